@@ -5,6 +5,7 @@
 
 #include <cassert>
 #include <charconv>
+#include <ranges>
 
 namespace sandbay::iscsi {
 namespace {
@@ -14,8 +15,10 @@ constexpr std::string_view kScheme = "iscsi://";
 using Failure = std::unexpected<std::string>;
 
 Failure complain(std::string_view url, std::string_view what) {
-  return Failure(fmt::format("{}: {}; expected iscsi://[user%password@]host[:port]/target-name/lun",
-                             url, what));
+  return Failure(
+      fmt::format("{}: {}; expected "
+                  "iscsi://[user%password@]host[:port][,host[:port]...]/target-name/lun",
+                  url, what));
 }
 
 int hexadecimal(char digit) {
@@ -65,6 +68,16 @@ std::uint64_t encode_lun(std::uint32_t number) {
   return first_two << 48U;
 }
 
+std::vector<InitiatorConnectionOptions> paths_of(const InitiatorUrl& url,
+                                                 std::uint32_t connections) {
+  if (url.more_endpoints.empty()) return {};  // All go where the first is sent on to.
+  std::vector<Endpoint> portals{url.endpoint};
+  portals.insert(portals.end(), url.more_endpoints.begin(), url.more_endpoints.end());
+  std::vector<InitiatorConnectionOptions> paths(connections);
+  for (std::size_t i = 0; i < paths.size(); ++i) paths[i].endpoint = portals[i % portals.size()];
+  return paths;
+}
+
 std::expected<InitiatorUrl, std::string> parse_url(std::string_view url) {
   if (!url.starts_with(kScheme)) return complain(url, "does not begin with iscsi://");
   std::string_view rest = url.substr(kScheme.size());
@@ -87,14 +100,18 @@ std::expected<InitiatorUrl, std::string> parse_url(std::string_view url) {
   }
 
   if (authority.empty()) return complain(url, "the host is missing");
-  std::string host(authority);
-  if (host == "localhost" || host.starts_with("localhost:")) host.replace(0, 9, "127.0.0.1");
-  const Result<Endpoint> endpoint = Endpoint::parse(host, kDefaultPort);
-  if (!endpoint.has_value()) {
-    return complain(url,
-                    fmt::format("\"{}\" is not an IP address with an optional port", authority));
+  for (const auto part : std::views::split(authority, ',')) {
+    std::string host(part.begin(), part.end());
+    if (host == "localhost" || host.starts_with("localhost:")) host.replace(0, 9, "127.0.0.1");
+    const Result<Endpoint> endpoint = Endpoint::parse(host, kDefaultPort);
+    if (!endpoint.has_value()) {
+      return complain(url,
+                      fmt::format("\"{}\" is not an IP address with an optional port", authority));
+    }
+    parsed.more_endpoints.push_back(*endpoint);
   }
-  parsed.endpoint = *endpoint;
+  parsed.endpoint = parsed.more_endpoints.front();
+  parsed.more_endpoints.erase(parsed.more_endpoints.begin());
 
   if (path.empty()) return parsed;
   const auto end = path.find('/');

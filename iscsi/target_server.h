@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "iscsi/transfer_pace.h"
 #include "runtime/clock.h"
 #include "runtime/error.h"
 #include "runtime/executor.h"
@@ -27,7 +28,6 @@ class TargetDevice;
 namespace sandbay::iscsi {
 
 class TargetFence;
-class TransferPace;
 
 // A network portal (RFC 7143 section 2.2). Portals with one tag form a portal group.
 struct PortalOptions {
@@ -99,7 +99,7 @@ struct TargetOptions {
   std::uint32_t maximum_sessions = 1024;
   bool exclusive = false;        // One initiator name at a time.
   TargetFence* fence = nullptr;  // Who may begin a session now; null: whoever may log in.
-  TransferPace* pace = nullptr;  // When data of writes are asked for; null: at once.
+  TransferPace pace;             // When data of writes are asked for.
 };
 
 // Limits against peers that do not behave.

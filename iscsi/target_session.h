@@ -53,6 +53,7 @@ struct ConnectionLink {
   unsigned pins = 0;             // Coroutines of the session that use the connection.
   TransferBudget::Part reads;
   TransferBudget::Part writes;
+  TransferLine transfers;  // Where the target has a pace.
   // Reads while memory is scarce: bytes of them that are not queued yet, who waits for a turn,
   // and whether nothing was queued when the connection was last asked; see take_share().
   std::size_t share_taken = 0;
@@ -99,7 +100,7 @@ struct SessionOptions {
   std::string owner;             // As the target's fence has it; see target_fence.h.
   TargetFence* fence = nullptr;  // Null: it has none.
   Executor* fence_home = nullptr;
-  TransferPace* pace = nullptr;          // Null: data are asked for at once.
+  TransferPace pace;                     // When data of writes are asked for.
   scsi::TargetDevice* device = nullptr;  // Null: discovery.
   std::uint16_t portal_group_tag = 1;
   SessionParameters parameters;
@@ -204,8 +205,8 @@ class Session : public std::enable_shared_from_this<Session> {
   }
   std::uint32_t next_transfer_tag();
   // The data of an R2T have come, or are not waited for any more.
-  void transfer_ended(const ConnectionLink& link) {
-    if (options_.pace != nullptr) options_.pace->end(options_.tsih, link.cid);
+  void transfer_ended(ConnectionLink& link) {
+    if (options_.pace.waits()) link.transfers.end();
   }
   // The memory of large reads, and of solicited writes.
   TransferBudget& read_budget() noexcept { return read_budget_; }

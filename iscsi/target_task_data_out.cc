@@ -209,7 +209,7 @@ void ScsiTask::solicit() {
   while (!promising_ && !write_claim_.waiting && transfer_count_ < most &&
          solicited_end_ < data_out_length && solicited_end_ - consumed_ < kAheadBytes) {
     if (promised_ahead_ == 0 && !prepare_transfer()) return;
-    if (session_->options().pace != nullptr) {
+    if (session_->options().pace.waits()) {
       promising_ = true;
       ++pins_;
       spawn(solicit_in_time());
@@ -266,12 +266,12 @@ Task<void> ScsiTask::solicit_in_time() {
   ConnectionLink& link = *link_;
   ++link.pins;
   const std::shared_ptr<Session> keep = session.shared_from_this();
-  TransferPace& pace = *session.options().pace;
+  const TransferPace& pace = session.options().pace;
   const auto wanted = [this, &link] {
     return !finished_ && !lingering_ && !link.ended && refusal_ == Refusal::kNone;
   };
-  co_await pace.begin(session.options().tsih, link.cid);
-  if (wanted()) co_await pace.prepare(session.options().tsih);
+  co_await link.transfers.begin(pace.at_once);
+  if (wanted()) co_await home_->sleep_for(pace.turnaround_with(session.connection_count()));
   promising_ = false;
   if (wanted()) {
     send_ready_to_transfer();

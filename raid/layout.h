@@ -12,6 +12,7 @@
 // its stripes drive after drive. docs/design/raid.md draws all of it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <expected>
 #include <optional>
@@ -77,6 +78,11 @@ class Layout {
   std::uint32_t block_bytes() const noexcept { return block_bytes_; }
   std::uint32_t strip_blocks() const noexcept { return 1u << strip_shift_; }
   std::uint32_t stripe_blocks() const noexcept { return data_chunks_ << strip_shift_; }
+  // The number of stripes in a row with these bytes on each drive; at least a strip on each.
+  std::uint64_t stripes_with(std::uint64_t bytes_of_drive) const noexcept {
+    const std::uint64_t strips = bytes_of_drive / (std::uint64_t{block_bytes()} << strip_shift_);
+    return std::max<std::uint64_t>(strips, 1) * groups_;
+  }
   std::uint64_t stripe_count() const noexcept { return stripe_count_; }
   std::uint64_t block_count() const noexcept { return stripe_count_ * stripe_blocks(); }
   // The part of that role's data area that is used. The same for all but in a concatenation.

@@ -44,7 +44,8 @@ struct LoadArguments {
 
 void add_shape(CLI::App& verb, LoadArguments& a) {
   verb.add_option("URL", a.options.urls,
-                  "Logical units: iscsi://[user%password@]host[:port]/target-name/lun")
+                  "Logical units: "
+                  "iscsi://[user%password@]host[:port][,host[:port]...]/target-name/lun")
       ->required()
       ->expected(1, -1);
   const auto size = checked_by(group::parse_size, "SIZE");

@@ -145,9 +145,10 @@ std::vector<VolumeExtent> Cache::discard_waiting(const Uuid& uuid) {
   return extents;
 }
 
-CachedDevice& Cache::add_device(const Uuid& uuid, BlockDevice& below) {
+CachedDevice& Cache::add_device(const Uuid& uuid, BlockDevice& below,
+                                std::uint32_t stripes_at_once) {
   const auto index = static_cast<std::uint16_t>(devices_.size());
-  devices_.push_back(std::make_unique<CachedDevice>(*this, uuid, index, below));
+  devices_.push_back(std::make_unique<CachedDevice>(*this, uuid, index, below, stripes_at_once));
   CachedDevice& device = *devices_.back();
   std::uint64_t room = 0;
   std::uint64_t bytes = 0;

@@ -117,8 +117,9 @@ class Cache {
   // By an administrator's explicit command: forgets what waits for that device. What it was.
   std::vector<VolumeExtent> discard_waiting(const Uuid& uuid);
   // A device above `below`, which is borrowed and whose home is this one. `uuid` names it in the
-  // NVRAM. It lives as long as the cache. Called on the home executor.
-  CachedDevice& add_device(const Uuid& uuid, BlockDevice& below);
+  // NVRAM. Destaging gives it `stripes_at_once` of its stripes together. It lives as long as the
+  // cache. Called on the home executor.
+  CachedDevice& add_device(const Uuid& uuid, BlockDevice& below, std::uint32_t stripes_at_once = 1);
   // Destages everything; no request is in flight and none comes. The first error of a device; what
   // could not be destaged stays in the NVRAM, if there is one.
   Task<Error> close();

@@ -14,13 +14,15 @@ constexpr std::uint64_t kChangePieceBytes = std::uint64_t{64} << 20;
 
 }  // namespace
 
-CachedDevice::CachedDevice(Cache& cache, const Uuid& uuid, std::uint16_t index, BlockDevice& below)
+CachedDevice::CachedDevice(Cache& cache, const Uuid& uuid, std::uint16_t index, BlockDevice& below,
+                           std::uint32_t stripes_at_once)
     : Layer(below),
       cache_(cache),
       uuid_(uuid),
       index_(index),
       block_bytes_(below.geometry().block_bytes),
       line_blocks_(kLineBytes / block_bytes_),
+      stripes_at_once_(stripes_at_once),
       destager_(cache, *this, below) {
   assert(&below.home() == &cache.home());
   destager_.start();
@@ -37,6 +39,7 @@ void CachedDevice::note_released(const DirtyRecord& record) {
 
 const Geometry& CachedDevice::geometry() const noexcept {
   shown_geometry_ = below().geometry();
+  shown_geometry_.optimal_io_blocks *= stripes_at_once_;
   const bool safe = write_memory() != nullptr && write_memory()->non_volatile();
   shown_geometry_.volatile_cache = !safe;
   shown_geometry_.non_volatile_cache = safe;

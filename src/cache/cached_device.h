@@ -31,10 +31,12 @@ class PinnedLines;
 
 class CachedDevice final : public Layer {
  public:
-  CachedDevice(Cache& cache, const Uuid& uuid, std::uint16_t index, BlockDevice& below);
+  CachedDevice(Cache& cache, const Uuid& uuid, std::uint16_t index, BlockDevice& below,
+               std::uint32_t stripes_at_once);
   ~CachedDevice() override;
 
-  // As the device below, but for what is true of the cache now: volatile, or non-volatile.
+  // As the device below, but for the stripes that it takes at once, and for what is true of the
+  // cache now: volatile, or non-volatile.
   const Geometry& geometry() const noexcept override;
   // kFailed or kDegraded while dirty data cannot be destaged.
   Health health() const noexcept override;
@@ -183,6 +185,7 @@ class CachedDevice final : public Layer {
   std::uint16_t index_;
   std::uint32_t block_bytes_;
   std::uint32_t line_blocks_;
+  std::uint32_t stripes_at_once_;
   mutable Geometry shown_geometry_;
   bool write_back_allowed_ = true;
   bool closing_ = false;

@@ -27,7 +27,7 @@ Destager::Destager(Cache& cache, CachedDevice& device, BlockDevice& below)
     : cache_(cache),
       device_(device),
       below_(below),
-      stripes_(stripe_blocks(cache.options(), below.geometry()), below.geometry().block_count) {}
+      stripes_(stripe_blocks(cache.options(), device.geometry()), below.geometry().block_count) {}
 
 Destager::~Destager() { assert(in_flight_ == 0 && first_written_ == nullptr); }
 

@@ -19,6 +19,7 @@ constexpr std::uint64_t kMostCacheMemory = std::uint64_t{1} << 40;
 constexpr std::uint64_t kLeastSlabs = 8;  // Of the data in NVRAM; see cache/write_memory.h.
 constexpr std::uint64_t kLeastNvram = 18 * kMiB;
 constexpr std::uint64_t kLeastDestage = 64 << 10;
+constexpr std::uint64_t kLeastDriveWrite = 4 << 10;
 constexpr std::uint64_t kMostDestage = 64 * kMiB;
 constexpr std::uint64_t kMostWindow = 1024 * kMiB;
 constexpr unsigned kMostDestages = 256;
@@ -143,6 +144,7 @@ std::optional<CacheConfiguration> read_cache(TableReader& root, Mistakes& mistak
                            .nvram_line = section->line};
   read_memory(reader, cache);
   read_destaging(reader, cache.options, cache.nvram_bytes);
+  cache.drive_write_bytes = reader.size("drive_write", kLeastDriveWrite, kMostDestage).value_or(0);
   if (reader.has("memory")) cache.memory_line = reader.line_of("memory");
   if (reader.has("nvram")) cache.nvram_line = reader.line_of("nvram");
   reader.finish();

@@ -50,14 +50,21 @@ void ControllerCache::know_volumes(VolumePlaces places) {
   for (const std::uint64_t number : gone) cache_->forget_volume(number);
 }
 
-BlockDevice& ControllerCache::above(const Uuid& uuid, BlockDevice& set) {
+BlockDevice& ControllerCache::above(const Uuid& uuid, BlockDevice& set, std::uint64_t stripes) {
   assert(!barred_.contains(uuid));
   if (cache_ == nullptr) return set;
   std::unique_ptr<CacheGuard>& guard = guards_[uuid];
   if (guard == nullptr) {
+    const Geometry& geometry = set.geometry();
+    const std::uint64_t stripe =
+        std::uint64_t{std::max(geometry.optimal_io_blocks, 1U)} * geometry.block_bytes;
+    const std::uint64_t most = cache_->throttle().limits().most_bytes / 4 / stripe;
+    stripes = std::clamp<std::uint64_t>(stripes, 1, std::max<std::uint64_t>(most, 1));
+    cache::CachedDevice& device =
+        cache_->add_device(uuid, set, static_cast<std::uint32_t>(stripes));
     // Volatile write-back has nothing to note: what was not flushed may be lost.
     const bool marked = memory_ == nullptr || marks_.contains(uuid);
-    guard = std::make_unique<CacheGuard>(*this, cache_->add_device(uuid, set), marked);
+    guard = std::make_unique<CacheGuard>(*this, device, marked);
   }
   return *guard;
 }

@@ -87,8 +87,9 @@ class ControllerCache {
   Task<void> settle(TimePoint deadline);
 
   // What stands above a set that is there: the cached device, made now if it was not, or the set
-  // itself. Not for a set that is barred.
-  BlockDevice& above(const Uuid& uuid, BlockDevice& set);
+  // itself. Not for a set that is barred. Destaging gives it `stripes` together, or as many as a
+  // quarter of the room for what is dirty has.
+  BlockDevice& above(const Uuid& uuid, BlockDevice& set, std::uint64_t stripes = 1);
   // Why the set is not served; empty: the cache is no reason.
   std::string bar(const Uuid& uuid) const;
 

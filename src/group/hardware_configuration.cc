@@ -23,6 +23,9 @@ constexpr std::size_t kLongestSerial = 32;
 constexpr std::string_view kNamePlace = "{}";  // Where in a text a drive's name goes.
 constexpr std::uint64_t kLargestNvramBytes = std::uint64_t{1} << 40;
 constexpr std::uint64_t kLargestJournalBytes = std::uint64_t{16} << 30;
+// With every time_scale and number of connections hosts still wait for it.
+constexpr Duration kLongestTurnaround = std::chrono::milliseconds(100);
+constexpr std::uint64_t kMostWritesInTransfer = 256;
 constexpr std::uint64_t kMostSeed = std::uint64_t{1} << 62;
 constexpr std::string_view kLevels =
     "jbod, concat, raid0, raid1, raid5, raid6, raid10, raid50 or raid60";
@@ -402,6 +405,14 @@ void read_controller(const Value& section, Mistakes& mistakes, HardwareConfigura
     const std::size_t space = wrong.find(' ');
     reader.mistake(wrong.substr(0, space), wrong.substr(space + 1));
   }
+  const auto turn = [&](std::string_view key, Duration& target) {
+    target = reader.duration(key, Duration{}, kLongestTurnaround).value_or(target);
+  };
+  if (const auto writes = reader.integer("writes_in_transfer", 1, kMostWritesInTransfer)) {
+    hardware.pace.at_once = static_cast<unsigned>(*writes);
+  }
+  turn("r2t_time", hardware.pace.turnaround);
+  turn("r2t_time_per_connection", hardware.pace.per_connection);
   reader.finish();
   hardware.controller = controller;
 }

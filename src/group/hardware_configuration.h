@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "group/cache_configuration.h"
+#include "iscsi/transfer_pace.h"
 #include "model/controller.h"
 #include "nvram/nvram.h"
 #include "raid/assembly.h"
@@ -118,6 +119,7 @@ struct HardwareConfiguration {
   std::optional<CacheConfiguration> cache;
   // As what the controller is timed; none: as fast as the host allows.
   std::optional<model::ControllerProfile> controller;
+  iscsi::TransferPace pace;  // With which it asks hosts for data of writes, before time_scale.
   FaultsConfiguration faults;
   double time_scale = 1;  // Real seconds in one of modelled hardware; see model/model_clock.h.
 

@@ -221,7 +221,11 @@ void Hardware::learn_door(raid::ManagedSet* set) {
   }
   if (door->leads() || !cache_->bar(set->uuid()).empty()) return;
   if (door->geometry().block_count != set->geometry().block_count) return;
-  BlockDevice& top = timed(set->uuid(), cache_->above(set->uuid(), *set));
+  const auto& cache = configuration_.hardware.cache;
+  const auto layout = set->superblock().layout();
+  const bool whole = !cache || cache->drive_write_bytes == 0 || !layout;
+  const std::uint64_t stripes = whole ? 1 : layout->stripes_with(cache->drive_write_bytes);
+  BlockDevice& top = timed(set->uuid(), cache_->above(set->uuid(), *set, stripes));
   if (engine_ == nullptr) return door->lead_to(top);
   auto& faults = member_faults_[set->uuid()];
   assert(faults == nullptr);

@@ -31,6 +31,7 @@ class SetDoor final : public BlockDevice {
       const Geometry& now = set_->geometry();
       geometry_.volatile_cache = now.volatile_cache;
       geometry_.non_volatile_cache = now.non_volatile_cache;
+      geometry_.optimal_io_blocks = now.optimal_io_blocks;
     }
     return geometry_;
   }

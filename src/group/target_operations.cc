@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "group/running_group.h"
+#include "model/model_clock.h"
 
 namespace sandbay::group {
 
@@ -34,6 +35,10 @@ iscsi::TargetOptions RunningGroup::options_of(const Target& target) const {
   iscsi::TargetOptions options = target.configured.options;
   options.name = target.name;
   options.device = target.router.get();
+  const model::ModelClock clock(configuration_.hardware.time_scale);
+  options.pace = configuration_.hardware.pace;
+  options.pace.turnaround = clock.real(options.pace.turnaround);
+  options.pace.per_connection = clock.real(options.pace.per_connection);
   const auto& keys = configuration_.identity.keys;
   options.keys.insert(keys.begin(), keys.end());  // Its own stay.
   for (const AccessConfiguration& access : target.configured.access) {

@@ -36,6 +36,7 @@ Task<std::string> LiveWorker::log_in() {
       .target_name = place_.url.target_name,
       .chap = place_.url.chap,
       .connections = group.connections,
+      .connection_options = iscsi::paths_of(place_.url, group.connections),
       .path_policy =
           group.in_turn ? iscsi::PathPolicy::kRoundRobin : iscsi::PathPolicy::kLeastQueueDepth,
       .keys = place_.keys,

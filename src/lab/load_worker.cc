@@ -181,6 +181,7 @@ Task<std::string> LoadWorker::set_up() {
       .target_name = place_.url.target_name,
       .chap = place_.url.chap,
       .connections = options.connections,
+      .connection_options = iscsi::paths_of(place_.url, options.connections),
       .path_policy = options.path == LoadPath::kRoundRobin ? iscsi::PathPolicy::kRoundRobin
                                                            : iscsi::PathPolicy::kLeastQueueDepth,
       .keys = options.keys,

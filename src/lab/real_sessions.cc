@@ -39,10 +39,7 @@ ArrayProfile profile_with_sessions(ArrayProfile profile) {
 }
 
 RealSessions::RealSessions(sim::World& world, VirtualArray& array)
-    : home_(array.home()),
-      world_(world),
-      array_(array),
-      pace_(array.profile().writes_in_transfer) {}
+    : home_(array.home()), world_(world), array_(array) {}
 
 RealSessions::~RealSessions() { assert(workers_.empty()); }
 
@@ -51,13 +48,14 @@ Task<std::string> RealSessions::start(std::vector<VolumeGroup> groups) {
   iscsi::TargetOptions options;
   options.keys = session_keys(profile.exchange, profile.exchange.target_segment);
   std::uint64_t largest = 0;
-  bool paced = profile.writes_in_transfer > 0;
+  // In the models' session the data also wait for the host; here the R2T does.
+  options.pace = {.at_once = static_cast<unsigned>(profile.writes_in_transfer),
+                  .turnaround = profile.r2t_time + profile.exchange.host_turnaround,
+                  .per_connection = profile.r2t_time_per_connection};
   for (const VolumeGroup& group : groups) {
     options.queue_depth = std::max(options.queue_depth, group.requests());
     largest = std::max(largest, std::ranges::max(group.access.lines, {}, &AccessLine::bytes).bytes);
-    paced = paced || turnaround_of(group) > Duration{};
   }
-  if (paced) options.pace = &pace_;
   payload_ = co_await home_.buffers().allocate(largest);
   payload_.fill_zero();
   std::string wrong;
@@ -75,12 +73,6 @@ Task<std::string> RealSessions::start(std::vector<VolumeGroup> groups) {
     if (wrong.empty()) wrong = co_await log_in(&worker, &groups[worker.volume->group]);
   }
   co_return wrong;
-}
-
-// In the models' session the data also wait for the host; here the R2T does.
-Duration RealSessions::turnaround_of(const VolumeGroup& group) const {
-  const ArrayProfile& profile = array_.profile();
-  return profile.r2t_time_with(group.connections) + profile.exchange.host_turnaround;
 }
 
 // From an adapter to a port of the array; the address by which that is known.
@@ -113,7 +105,6 @@ Task<std::string> RealSessions::log_in(Worker* worker, const VolumeGroup* group)
   auto session = co_await iscsi::InitiatorSession::login(std::move(login));
   if (!session) co_return "a session: " + session.error().message;
   worker->session = std::move(*session);
-  pace_.add_session(worker->session->tsih(), turnaround_of(*group));
   // Afterwards the unit has nothing to tell that would keep the first request behind others.
   const auto facts = co_await iscsi::ask_facts(worker->session.get(), worker->number);
   if (facts) co_return std::string();

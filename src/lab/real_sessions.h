@@ -56,7 +56,6 @@ class RealSessions {
   };
 
   Task<std::string> log_in(Worker* worker, const VolumeGroup* group);
-  Duration turnaround_of(const VolumeGroup& group) const;
   Endpoint lay_link(VirtualConnection& connection);
   Task<void> issue(Worker* worker, TimePoint at);
   Task<Error> transfer(Worker* worker, Access access);
@@ -64,7 +63,6 @@ class RealSessions {
   Executor& home_;
   sim::World& world_;
   VirtualArray& array_;
-  PortPace pace_;
   LabTarget target_;
   std::vector<Worker> workers_;
   std::vector<std::unique_ptr<PortWire>> wires_;

@@ -44,26 +44,6 @@ class Nothing final : public BlockDevice {
   Geometry geometry_;
 };
 
-// A set as its cache sees it: what it best takes at once is so much for each of its drives.
-class DestageUnits final : public Layer {
- public:
-  DestageUnits(raid::RaidSet& set, std::uint64_t bytes_of_drive)
-      : Layer(set), geometry_(set.geometry()) {
-    const raid::Layout& layout = set.layout();
-    const std::uint64_t strips =
-        std::max<std::uint64_t>(bytes_of_drive / 512 / layout.strip_blocks(), 1);
-    const unsigned copies = layout.mirrored() ? layout.width() : 1;
-    const unsigned data_drives =
-        layout.drive_count() / copies - layout.parity_chunks() * layout.group_count();
-    geometry_.optimal_io_blocks =
-        static_cast<std::uint32_t>(strips * layout.strip_blocks() * data_drives);
-  }
-  const Geometry& geometry() const noexcept override { return geometry_; }
-
- private:
-  Geometry geometry_;
-};
-
 // The pages of a set in the order in which volumes take them: one behind the other or all over it.
 class PageOrder {
  public:
@@ -294,9 +274,12 @@ Task<std::string> VirtualArray::add_set(const VolumeGroup* group, Head* head) {
                                                 .content = Content::kNone,
                                                 .nearest_mirror = profile_.nearest_mirror,
                                             });
-  set.units = std::make_unique<DestageUnits>(*set.set, profile_.drive_write_bytes);
-  set.top = set.units.get();
-  if (head->cache) set.top = &head->cache->add_device(make_uuid(random_), *set.units);
+  set.top = set.set.get();
+  if (head->cache) {
+    const std::uint64_t stripes = layout->stripes_with(profile_.drive_write_bytes);
+    set.top =
+        &head->cache->add_device(make_uuid(random_), *set.set, static_cast<std::uint32_t>(stripes));
+  }
   sets_.push_back(std::move(set));
   co_return std::string();
 }

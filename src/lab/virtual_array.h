@@ -99,7 +99,6 @@ class VirtualArray {
     Head* head = nullptr;
     std::unique_ptr<raid::SetDrives> drives;
     std::unique_ptr<raid::RaidSet> set;
-    std::unique_ptr<BlockDevice> units;
     BlockDevice* top = nullptr;  // With the cache in front of it.
   };
 

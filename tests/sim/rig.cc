@@ -13,30 +13,6 @@ Task<Completion> SlowDevice::later(Request request) {
   co_return completion;
 }
 
-Task<void> SlowPace::begin(std::uint16_t tsih, std::uint16_t cid) {
-  constexpr unsigned kAtOnce = 3;
-  Executor& home = Executor::current();
-  do {
-    co_await home.sleep_for(std::chrono::microseconds(home.random().below(500)));
-  } while (open_[{tsih, cid}] >= kAtOnce);
-  ++open_[{tsih, cid}];
-}
-
-Task<void> SlowPace::prepare(std::uint16_t /*tsih*/) {
-  Executor& home = Executor::current();
-  co_await home.sleep_for(std::chrono::microseconds(home.random().below(200)));
-}
-
-void SlowPace::end(std::uint16_t tsih, std::uint16_t cid) {
-  unsigned& open = open_[{tsih, cid}];
-  assert(open > 0);
-  --open;
-}
-
-bool SlowPace::idle() const {
-  return std::ranges::all_of(open_, [](const auto& each) { return each.second == 0; });
-}
-
 Rig::Rig(RigOptions options)
     : options_(std::move(options)),
       world_(sim::World::create({.seed = options_.seed,
@@ -67,7 +43,7 @@ Task<void> Rig::set_up() {
       .access = {iscsi::AccessRecord{}},
       .keys = options_.target_keys,
       .queue_depth = options_.target_queue_depth,
-      .pace = options_.paced ? &pace_ : nullptr,
+      .pace = options_.pace,
   };
   std::string message;
   const Error made = co_await server_->add_target(std::move(target), &message);
@@ -116,7 +92,6 @@ Task<void> Rig::tear_down() {
   const bool closed =
       co_await invoke_on(home, unit_->close(world_->now() + std::chrono::minutes(5)));
   if (!closed) clients_.complain("the logical unit still holds commands");
-  if (!pace_.idle()) clients_.complain("an R2T was let out whose end was not told");
   unit_.reset();
   scratch_unit_.reset();
   hung_unit_.reset();

@@ -42,18 +42,6 @@ class SlowDevice final : public Layer {
   Duration most_;
 };
 
-// Lets few R2Ts out at a time on each connection, after a random time, and counts them.
-class SlowPace final : public iscsi::TransferPace {
- public:
-  Task<void> begin(std::uint16_t tsih, std::uint16_t cid) override;
-  Task<void> prepare(std::uint16_t tsih) override;
-  void end(std::uint16_t tsih, std::uint16_t cid) override;
-  bool idle() const;  // As many have ended as have begun.
-
- private:
-  std::map<std::pair<std::uint16_t, std::uint16_t>, unsigned> open_;
-};
-
 struct RigOptions {
   std::uint64_t seed = 1;
   unsigned executors = 1;
@@ -62,7 +50,7 @@ struct RigOptions {
   Duration device_delay = std::chrono::milliseconds(1);
   std::map<std::string, std::string> target_keys;
   std::uint32_t target_queue_depth = 64;
-  bool paced = false;                                       // The target has a SlowPace.
+  iscsi::TransferPace pace;
   std::size_t memory_limit_bytes = std::size_t{256} << 20;  // For each executor.
   bool more_units = false;  // LUN 1 with memory that nobody checks, LUN 2 that never answers.
 };
@@ -100,7 +88,6 @@ class Rig {
   std::unique_ptr<scsi::LogicalUnit> scratch_unit_;
   std::unique_ptr<scsi::LogicalUnit> hung_unit_;
   std::unique_ptr<scsi::TaskRouter> router_;
-  SlowPace pace_;
   std::unique_ptr<iscsi::TargetServer> server_;
   Endpoint endpoint_;
 };

@@ -45,6 +45,12 @@ RigOptions random_rig(std::uint64_t seed) {
   // Whatever a connection asks for can be granted.
   keys["HeaderDigest"] = pick(random, {"None,CRC32C", "CRC32C,None"});
   keys["DataDigest"] = pick(random, {"None,CRC32C", "CRC32C,None"});
+  iscsi::TransferPace pace;
+  if (random.chance(0.3)) {
+    pace = {.at_once = static_cast<unsigned>(random.below(4)),
+            .turnaround = std::chrono::microseconds(random.below(500)),
+            .per_connection = std::chrono::microseconds(random.below(200))};
+  }
   return {
       .seed = seed,
       .executors = static_cast<unsigned>(random.between(1, 2)),
@@ -53,7 +59,7 @@ RigOptions random_rig(std::uint64_t seed) {
       .device_delay = std::chrono::microseconds(random.below(3000)),
       .target_keys = std::move(keys),
       .target_queue_depth = static_cast<std::uint32_t>(random.between(1, 64)),
-      .paced = random.chance(0.3),
+      .pace = pace,
   };
 }
 

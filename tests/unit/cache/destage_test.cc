@@ -79,6 +79,20 @@ TEST_CASE("Sequential writes of any size reach the device as full stripes", "[ca
   run([](Stack stack) { return sequential_writes(stack, kMiB); }, quiet(), kSlow);
 }
 
+TEST_CASE("As many stripes as a device takes at once are destaged together", "[cache][destage]") {
+  run([](Stack stack) -> Task<void> {
+    CachedDevice& device = stack.cache.add_device(uuid_of(2), stack.below.recording, 8);
+    REQUIRE(device.geometry().optimal_io_blocks == 8 * kStripe / 512);
+    co_await write(device, 0, pattern(8 * kStripe + kStrip, 1));
+    const Error error = co_await flush(device);
+    REQUIRE(error == Error::kNone);
+    REQUIRE(stack.below.recording.count(Operation::kWrite) == 2);
+    REQUIRE(stack.below.recording.seen()[0].extent == Extent{0, 8 * kStripe / 512});
+    REQUIRE(stack.below.recording.seen()[1].extent == Extent{8 * kStripe / 512, kStrip / 512});
+    REQUIRE(device.counters().full_stripes == 1);
+  });
+}
+
 TEST_CASE("A hole in a stripe is filled with what was read", "[cache][destage]") {
   run([](Stack stack) -> Task<void> {
     (void)co_await read(stack.device, {0, kStripe / 512});

@@ -134,7 +134,9 @@ TEST_CASE("A controller's time is read, and what cannot be is refused",
   const auto result = parse_configuration(
       fmt::format("{}{}", kSmallest,
                   "[controller]\nprocessors = 2\nread_request = \"5us\"\nwrite_mib = \"1ms\"\n"
-                  "total_rate = \"400MB/s\"\nmirror_latency = \"50us\"\n"),
+                  "total_rate = \"400MB/s\"\nmirror_latency = \"50us\"\n"
+                  "writes_in_transfer = 1\nr2t_time = \"5us\"\n"
+                  "r2t_time_per_connection = \"66us\"\n[cache]\ndrive_write = \"1MiB\"\n"),
       "x.toml");
   REQUIRE(result.has_value());
   REQUIRE(result->hardware.controller.has_value());
@@ -145,6 +147,12 @@ TEST_CASE("A controller's time is read, and what cannot be is refused",
   CHECK(controller.write_mib == std::chrono::milliseconds(1));
   CHECK(controller.total_rate == 400'000'000);
   CHECK(controller.mirror_latency == std::chrono::microseconds(50));
+  CHECK(result->hardware.pace.at_once == 1);
+  CHECK(result->hardware.pace.turnaround_with(2) == std::chrono::microseconds(137));
+  CHECK(result->hardware.cache->drive_write_bytes == 1 << 20);
+  check_mistake("[controller]\nwrites_in_transfer = 0\n", "writes_in_transfer: 0 is out of range");
+  check_mistake("[controller]\nr2t_time = \"1s\"\n", "write a time from 0s to 100ms");
+  check_mistake("[cache]\ndrive_write = \"1KiB\"\n", "cache.drive_write");
   check_mistake("[controller]\nprocessors = 0\n", "controller.processors: 0 is out of range");
   check_mistake("[controller]\nread_request = \"11s\"\n", "write a time from 0s to 10s");
   check_mistake("[controller]\nread_rate = \"0MB/s\"\n", "controller.read_rate: is 0");

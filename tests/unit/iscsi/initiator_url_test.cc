@@ -50,11 +50,22 @@ TEST_CASE("LUNs above 255 use flat space addressing", "[initiator][url]") {
   CHECK(parse_url("iscsi://127.0.0.1/iqn.a:b/16383")->lun == 0x7FFF'0000'0000'0000U);
 }
 
+TEST_CASE("A session's connections take the portals of its URL in turn", "[initiator][url]") {
+  const auto url = parse_url("iscsi://an%na@127.0.0.1:1,localhost:2,[::1]/iqn.a:b/0");
+  REQUIRE(url.has_value());
+  CHECK(url->endpoint.port() == 1);
+  std::string portals;
+  for (const auto& path : paths_of(*url, 4)) portals += path.endpoint->to_string() + " ";
+  CHECK(paths_of(*parse_url("iscsi://127.0.0.1/iqn.a:b/0"), 2).empty());
+  CHECK(portals == "127.0.0.1:1 127.0.0.1:2 [::1]:3260 127.0.0.1:1 ");
+}
+
 TEST_CASE("A wrong URL is refused with what is wrong in it", "[initiator][url]") {
   const auto [url, reason] = GENERATE(table<std::string, std::string>({
       {"http://127.0.0.1/iqn.a:b/0", "does not begin with iscsi://"},
       {"iscsi:///iqn.a:b/0", "the host is missing"},
       {"iscsi://example/iqn.a:b/0", "\"example\" is not an IP address"},
+      {"iscsi://127.0.0.1,/iqn.a:b/0", "\"127.0.0.1,\" is not an IP address"},
       {"iscsi://127.0.0.1:99999/iqn.a:b/0", "is not an IP address with an optional port"},
       {"iscsi://127.0.0.1/disk/0", "\"disk\" is not a target name"},
       {"iscsi://127.0.0.1/iqn.a:b", "the LUN is missing"},

@@ -38,7 +38,7 @@ struct BenchOptions {
   std::uint32_t queue_depth = 32;
   std::size_t memory_limit_bytes = std::size_t{64} << 20;
   sim::LinkOptions link;
-  TransferPace* pace = nullptr;
+  TransferPace pace;
 };
 
 class Bench {
@@ -57,7 +57,6 @@ class Bench {
   testing::SharingDevice& sharing(std::size_t lun) { return *units_[lun].sharing; }
   testing::ReceivingDevice& receiving(std::size_t lun) { return *units_[lun].receiving; }
   scsi::TaskRouter& router() { return *router_; }
-  TransferPace* pace() const { return options_.pace; }
   Endpoint endpoint() const { return endpoint_; }
   TimePoint now() const { return world_->now(); }
   Task<void> sleep(Duration duration) { co_await Executor::current().sleep_for(duration); }

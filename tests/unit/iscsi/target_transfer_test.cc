@@ -343,33 +343,9 @@ Task<void> shared_answers(Bench& bench) {
   co_await invoke_on(home, forget(device));
 }
 
-// One at a time on all connections, in order.
-class OneAtATime final : public TransferPace {
- public:
-  Task<void> begin(std::uint16_t /*tsih*/, std::uint16_t /*cid*/) override {
-    co_await turn_.lock();
-    ++begun;
-  }
-  Task<void> prepare(std::uint16_t /*tsih*/) override {
-    ++prepared;
-    co_return;
-  }
-  void end(std::uint16_t /*tsih*/, std::uint16_t /*cid*/) override {
-    ++ended;
-    turn_.unlock();
-  }
-
-  unsigned begun = 0;
-  unsigned prepared = 0;
-  unsigned ended = 0;
-
- private:
-  Mutex turn_;
-};
+constexpr Duration kTurnaround = std::chrono::milliseconds(10);
 
 Task<void> aborted_in_line(Bench& bench) {
-  auto& pace = static_cast<OneAtATime&>(*bench.pace());
-  pace.begun = pace.prepared = pace.ended = 0;
   RawInitiator& peer = *co_await bench.session({.keys = "InitialR2T=Yes;ImmediateData=No"});
   const Bytes whole = pattern_of(16 * kBlock);
   const std::uint32_t first = co_await send_command(peer, writing(0, 16));
@@ -382,19 +358,52 @@ Task<void> aborted_in_line(Bench& bench) {
   const RawPdu aborted = co_await peer.next_of(abort);
   CHECK(aborted.managed() == static_cast<int>(TaskManagementResult::kFunctionComplete));
   co_await answer_r2t(peer, asked.r2t(), whole, 8192);
+  const TimePoint given = bench.now();
   const RawPdu one = co_await peer.next_of(first);
   CHECK(one.status() == 0);
-  const RawPdu other = co_await finish_write(peer, third, whole);
-  CHECK(other.status() == 0);
   // The one that was aborted had its turn, and gave it on at once.
-  CHECK(pace.begun == 3);
-  CHECK(pace.prepared == 2);
-  CHECK(pace.ended == 3);
+  const RawPdu next = co_await peer.next_of(third);
+  const Duration waited = bench.now() - given;
+  CHECK(waited >= kTurnaround);
+  CHECK(waited < 2 * kTurnaround);
+  co_await answer_r2t(peer, next.r2t(), whole, 8192);
+  const RawPdu other = co_await peer.next_of(third);
+  CHECK(other.status() == 0);
+}
+
+Task<void> turns_by_connection(Bench& bench) {
+  RawInitiator& peer = *co_await bench.session({.keys = "InitialR2T=Yes;ImmediateData=No"});
+  const Bytes whole = pattern_of(16 * kBlock);
+  const TimePoint began = bench.now();
+  std::vector<std::uint32_t> tags;
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    tags.push_back(co_await send_command(peer, writing(16 * i, 16)));
+  }
+  // Two have their turn together, the third when the data of one of them have come.
+  const RawPdu one = co_await peer.next_of(tags[0]);
+  const RawPdu two = co_await peer.next_of(tags[1]);
+  const Duration first_turns = bench.now() - began;
+  CHECK(first_turns >= kTurnaround);
+  CHECK(first_turns < 2 * kTurnaround);
+  const RawPdu early = co_await peer.next(5 * kTurnaround);
+  CHECK(early.silent);
+  co_await answer_r2t(peer, two.r2t(), whole, 8192);
+  const RawPdu three = co_await peer.next_of(tags[2]);
+  co_await answer_r2t(peer, three.r2t(), whole, 8192);
+  co_await answer_r2t(peer, one.r2t(), whole, 8192);
+  for (const std::uint32_t tag : tags) {
+    const RawPdu answer = co_await peer.next_of(tag);
+    CHECK(answer.status() == 0);
+  }
 }
 
 TEST_CASE("A write that is aborted while it waits for its turn has nothing prepared for it") {
-  OneAtATime pace;
-  on_bench({.pace = &pace}, aborted_in_line);
+  on_bench({.pace = {.at_once = 1, .turnaround = kTurnaround}}, aborted_in_line);
+}
+TEST_CASE("A pace limits the R2Ts of a connection, and delays each") {
+  on_bench(
+      {.pace = {.at_once = 2, .turnaround = kTurnaround / 2, .per_connection = kTurnaround / 2}},
+      turns_by_connection);
 }
 
 TEST_CASE("4.2.5 immediate, unsolicited and solicited data make up one write") {

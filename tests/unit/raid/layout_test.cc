@@ -249,6 +249,28 @@ TEST_CASE("The stripes of a role are those that have a member there", "[raid][la
   }
 }
 
+TEST_CASE("Stripes in a row have the asked bytes on each drive", "[raid][layout]") {
+  for (const Shape& shape : shapes()) {
+    const Layout layout = made(shape);
+    const std::uint64_t strip_bytes = std::uint64_t{shape.strip_blocks} * layout.block_bytes();
+    CHECK(layout.stripes_with(strip_bytes - 1) == layout.stripes_with(strip_bytes));
+    for (const std::uint64_t strips : {1U, 3U}) {
+      INFO(text_of(shape) << ", " << strips);
+      const std::uint64_t stripes = layout.stripes_with(strips * strip_bytes);
+      CHECK(stripes * layout.width() == strips * layout.drive_count());
+      // A concatenation fills one drive after the other.
+      if (shape.level == Level::kConcatenation || stripes > layout.stripe_count()) continue;
+      for (unsigned role = 0; role < shape.drive_count; ++role) {
+        std::uint64_t members = 0;
+        for (std::uint64_t stripe = 0; stripe < stripes; ++stripe) {
+          members += layout.member(stripe, role).has_value() ? 1 : 0;
+        }
+        CHECK(members == strips);
+      }
+    }
+  }
+}
+
 TEST_CASE("A set survives what leaves every stripe enough members", "[raid][layout]") {
   for (const Shape& shape : shapes()) {
     if (shape.drive_count > 12) continue;
