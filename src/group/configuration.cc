@@ -12,7 +12,7 @@
 
 #include "group/chap_configuration.h"
 #include "group/claims.h"
-#include "group/document.h"
+#include "group/document_forms.h"
 #include "group/identifiers.h"
 #include "group/naa.h"
 #include "group/units.h"
@@ -653,14 +653,21 @@ std::optional<std::string> exposed_secret(const Configuration& configuration) {
 }
 
 ConfigurationResult parse_configuration(std::string_view text, const std::filesystem::path& file) {
-  const auto document = read_toml(text, file.string());
+  auto document = read_toml(text, file.string());
   if (!document) return std::unexpected(std::vector{document.error()});
+  Mistakes mistakes(file.string());
+  unwrap_values(*document, mistakes);
+  expand_counts(*document, mistakes);
+  return read_configuration(*document, mistakes, file);
+}
+
+ConfigurationResult read_configuration(const Value& document, Mistakes& mistakes,
+                                       const std::filesystem::path& file) {
   Configuration result;
   result.file = file.string();
-  result.holds_secret = has_secret(*document);
-  Mistakes mistakes(result.file);
+  result.holds_secret = has_secret(document);
   Reading reading{.result = result, .mistakes = mistakes, .folder = file.parent_path()};
-  read_document(*document, reading);
+  read_document(document, reading);
   if (!mistakes.empty()) return std::unexpected(mistakes.sorted());
   return result;
 }

@@ -152,6 +152,9 @@ std::optional<std::string> exposed_secret(const Configuration& configuration);
 ConfigurationResult load_configuration(const std::filesystem::path& file);
 // The same from text; `file` stands in messages and is where relative secret files start.
 ConfigurationResult parse_configuration(std::string_view text, const std::filesystem::path& file);
+// The same from its values, in their full form (document_forms.h).
+ConfigurationResult read_configuration(const Value& document, Mistakes& mistakes,
+                                       const std::filesystem::path& file);
 
 // The rules for single values that REST shares with the file; the error is half a sentence.
 std::optional<std::string> check_volume_name(std::string_view name);
