@@ -56,7 +56,7 @@ std::string daemon_program() {
 // The file of an array that comes with Sandbay, in a tree that was built or where it is installed.
 std::string file_of_array(const std::string& name) {
   std::vector<std::string> known;
-  for (const fs::path& folder : group::installed_folders("vendors")) {
+  for (const fs::path& folder : group::installed_folders("arrays")) {
     std::error_code error;
     for (const auto& entry : fs::directory_iterator(folder, error)) {
       if (entry.path().extension() != ".toml") continue;

@@ -47,6 +47,8 @@ void read_memory(TableReader& reader, CacheConfiguration& cache) {
                                  format_size(*limit), format_size(options.memory_bytes / 2)));
     }
   }
+  options.read_ahead_share = static_cast<double>(options.read_ahead_limit_bytes) /
+                             static_cast<double>(options.memory_bytes);
   cache.read_ahead = reader.boolean("read_ahead").value_or(true);
   cache.window_bytes =
       reader.size("read_ahead_window", kLeastDestage, kMostWindow).value_or(cache.window_bytes);

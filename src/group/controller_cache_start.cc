@@ -248,7 +248,7 @@ Task<Started> ControllerCache::start(nvram::Nvram* nvram) {
     cache_ = std::make_unique<cache::Cache>(home_, options, memory_.get());
     if (wanted->read_ahead) {
       streams_.emplace();
-      streams_->memory_bytes = wanted->options.memory_bytes / 4;
+      streams_->memory_bytes = wanted->options.read_ahead_limit_bytes;
       streams_->largest_window_bytes = wanted->window_bytes;
     }
   }

@@ -27,7 +27,7 @@ std::expected<void, std::string> set_drive_value(model::DriveProfile& profile,
 std::expected<std::shared_ptr<const model::DriveType>, std::string> find_drive_type(
     const std::string& name, const std::filesystem::path& folder);
 
-// Where files of this kind ("drives", "vendors") are that come with Sandbay: beside this program as
+// Where files of this kind ("drives", "arrays") are that come with Sandbay: beside this program as
 // built or as installed. Those folders that are there.
 std::vector<std::filesystem::path> installed_folders(const std::string& kind);
 // That of this program.

@@ -17,6 +17,7 @@ constexpr Duration kLongestLatency = std::chrono::seconds(1);
 constexpr std::uint64_t kLeastMtu = 576;
 constexpr std::uint64_t kMostMtu = 65536;
 constexpr std::uint64_t kMostFrameOverhead = 1024;
+constexpr std::uint64_t kMostPacketHeaders = 256;
 
 std::expected<Endpoint, std::string> parse_endpoint(std::string_view text) {
   const auto parsed = Endpoint::parse(text, kDefaultPortalPort);
@@ -35,7 +36,9 @@ void read_port(TableReader& reader, PortalConfiguration& portal) {
   port.mtu = reader.size("mtu", kLeastMtu, kMostMtu).value_or(port.mtu);
   port.frame_overhead =
       reader.size("frame_overhead", 0, kMostFrameOverhead).value_or(port.frame_overhead);
-  for (const char* const key : {"latency", "mtu", "frame_overhead"}) {
+  port.packet_headers =
+      reader.size("packet_headers", 0, kMostPacketHeaders).value_or(port.packet_headers);
+  for (const char* const key : {"latency", "mtu", "frame_overhead", "packet_headers"}) {
     if (reader.has("rate") || !reader.has(key)) continue;
     reader.mistake(key, "means nothing without rate; write one such as \"1Gbit/s\"");
   }

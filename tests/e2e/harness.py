@@ -50,6 +50,14 @@ class Ports:
                 self._ports = iter(range(self._range[0], self._range[1] + 1))
         raise Failed(f'no free port in {self._range}')
 
+    def take_row(self, count):
+        """The first of a row of `count` ports."""
+        row = [self.take()]
+        while len(row) < count:
+            port = self.take()
+            row = [*row, port] if port == row[-1] + 1 else [port]
+        return row[0]
+
     @staticmethod
     def _free(port):
         with socket.socket() as probe:

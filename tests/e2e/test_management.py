@@ -203,7 +203,7 @@ def test_bad_configurations_exit_with_2_and_one_line(t):
 
 
 def test_shipped_configurations_are_good(t):
-    for folder in ('conf', 'conf/vendors'):
+    for folder in ('conf', 'conf/arrays'):
         for name in sorted(os.listdir(os.path.join(harness.TOP, folder))):
             if name.endswith('.toml'):
                 t.run(t.program('sandbayd'), '--check', '--config', f'{folder}/{name}',

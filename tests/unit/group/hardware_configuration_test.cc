@@ -80,10 +80,10 @@ TEST_CASE("A drive follows its profile", "[configuration][hardware]") {
   CHECK(disk(0).write_cache);
   CHECK(disk(1).outer_rate == 125'000'000);
   CHECK_FALSE(disk(1).write_cache);
-  // By its name, from a file in conf/vendors.
+  // By its name, from a file in conf/arrays.
   const std::string text =
       fmt::format("{}{}", kSmallest, profiled("intel-p3700-800", "serial = \"{}\"\n"));
-  const auto flash = parse_configuration(text, "conf/vendors/x.toml");
+  const auto flash = parse_configuration(text, "conf/arrays/x.toml");
   REQUIRE(flash.has_value());
   CHECK_FALSE(flash->hardware.drives.front().rotational);
   CHECK(flash->hardware.drives.front().serial == "d");
@@ -110,7 +110,7 @@ TEST_CASE("A wrong profile or scale is one line", "[configuration][hardware]") {
   check_mistake(drives(1) + "begin = \"1GiB\"\n", "begin: means nothing without profile");
   const auto mistake = [](std::string_view profile) {
     const auto result = parse_configuration(fmt::format("{}{}", kSmallest, profiled(profile, "")),
-                                            "conf/vendors/x.toml");
+                                            "conf/arrays/x.toml");
     return result ? "no mistake" : result.error().front();
   };
   CHECK_THAT(mistake("seagate-cheetah-15k5-147"),
@@ -164,9 +164,11 @@ TEST_CASE("A controller's time is read, and what cannot be is refused",
 }
 
 TEST_CASE("A port's rate is read, and what cannot be is refused", "[configuration][hardware]") {
-  const auto result = parse_configuration(
-      fmt::format("{}rate = \"1Gbit/s\"\nlatency = \"30us\"\nmtu = \"9000B\"\n", kSmallest),
-      "x.toml");
+  const auto result =
+      parse_configuration(fmt::format("{}rate = \"1Gbit/s\"\nlatency = \"30us\"\nmtu = \"9000B\"\n"
+                                      "packet_headers = \"52B\"\n",
+                                      kSmallest),
+                          "x.toml");
   REQUIRE(result.has_value());
   REQUIRE(result->portals.front().port.has_value());
   const model::PortProfile& port = *result->portals.front().port;
@@ -174,6 +176,7 @@ TEST_CASE("A port's rate is read, and what cannot be is refused", "[configuratio
   CHECK(port.latency == std::chrono::microseconds(30));
   CHECK(port.mtu == 9000);
   CHECK(port.frame_overhead == 38);
+  CHECK(port.packet_headers == 52);
   CHECK(port.pdu_header == 0);
   check_mistake("rate = \"0MB/s\"\n", "portal[1].rate: is 0");
   check_mistake("rate = \"1kB/s\"\n", "portal[1].rate: is 1000 B/s; it must be 1MB/s");

@@ -78,7 +78,7 @@ TEST_CASE("Mistakes in portals stand at their line and key", "[configuration][po
         "known as; a member's needs an address of its own");
   CHECK(first_mistake(member("two", "127.0.0.1:1") + "balance = true\n") ==
         "x.toml:19: member[1].portal[1].balance: is not a key here; keys here are listen, "
-        "advertised, group_tag, rate, latency, mtu, frame_overhead");
+        "advertised, group_tag, rate, latency, mtu, frame_overhead, packet_headers");
   CHECK(first_mistake("[[member]]\nname = \"far\"\nremote = \"192.0.2.1\"\n"
                       "target = \"iqn.2026-11.org.sandbay:far\"\n"
                       "[[member.portal]]\nlisten = \"127.0.0.1:1\"\n") ==

@@ -1,4 +1,4 @@
-"""The vendors' profiles as initiators meet them: names, identity, pages, parameters, data."""
+"""Arrays that come with Sandbay, as initiators meet them: names, pages, parameters, data."""
 import os
 import re
 
@@ -6,7 +6,8 @@ import harness
 import host
 import wire
 
-FOLDER = os.path.join(harness.TOP, 'conf', 'vendors')
+FOLDER = os.path.join(harness.TOP, 'conf', 'arrays')
+FIRST_PORT, PORTS = 3260, 16
 MIB = 1 << 20
 MAKING_SECONDS = 240  # The largest makes 256 drives and 64 sets.
 EQUALLOGIC = 'iqn.2001-05.com.equallogic:'
@@ -18,15 +19,16 @@ HEADS = ('iqn.1994-04.jp.co.hitachi:rsd.usp.t.071c9.1a',
 
 
 def start(t, name, change=lambda text: text):
-    """A daemon of the profile as it is but for ports and state; `ports` is by those of the file."""
+    """A daemon of the array as it is but for ports and state; `ports` is by those of the file."""
     with open(os.path.join(FOLDER, f'{name}.toml'), encoding='utf-8') as stream:
         text = change(stream.read())
-    ports = {int(port): harness.PORTS.take()
-             for port in sorted(set(re.findall(r'"127\.0\.0\.1:(\d+)"', text)))}
-    path = t.path('profile.toml')
+    first = harness.PORTS.take_row(PORTS)
+    ports = {FIRST_PORT + number: first + number for number in range(PORTS)}
+    ports[8260] = harness.PORTS.take()
+    path = t.path('array.toml')
     daemon = harness.Daemon(t, None, config=path, start=False)
-    for old, new in ports.items():
-        text = text.replace(f'"127.0.0.1:{old}"', f'"127.0.0.1:{new}"')
+    text = re.sub(r'(?m)^(listen = "127\.0\.0\.1:\{?)(\d+)',
+                  lambda match: match[1] + str(ports[int(match[2])]), text)
     text = re.sub(r'(?m)^state = .*$', f'state = "{daemon.state}"', text)
     with open(path, 'w', encoding='utf-8') as stream:
         stream.write(text)
@@ -242,7 +244,9 @@ def require_bursts(t, peer, byte_count):
 
 def test_gigastor_negotiates_what_its_paper_prints(t):
     t.need('iscsi-ls', 'iscsi-inq', 'qemu-io')
-    daemon = start(t, 'istor-gigastor')
+    # Ten times as fast, for the drives take what is written here at their own pace.
+    daemon = start(t, 'istor-gigastor', lambda text: text.replace(
+        '[group]\n', '[group]\ntime_scale = 0.1\n'))
     require_hardware(t, daemon, 0, raid5=[(4, 4, 1)])
     names = {f'{GIGASTOR}volume{number}' for number in range(1, 5)}
     t.check(set(discovered(t, daemon.portal)) == names, f'{discovered(t, daemon.portal)}')
@@ -335,6 +339,16 @@ def test_ds3500_is_one_to_rdac_hosts(t):
         t.check(done.good, f'transfer of LUN {lun}: {done!r}')
     require_inquiry(t, f'iscsi://{daemon.portal}/{DS3500}/3', 'IBM', '1746      FAStT', '1070')
     require_data(t, f'iscsi://{daemon.portal}/{DS3500}/3', 500 << 30)
+    t.check(daemon.terminate() == 0, 'it did not end well')
+
+
+def test_a_local_disk_is_the_rest_of_its_drive(t):
+    t.need('iscsi-ls', 'qemu-io')
+    daemon = start(t, 'local-disk')
+    name = 'iqn.2026-11.org.sandbay:d-drive'
+    t.check(set(discovered(t, daemon.portal)) == {name}, 'other targets are discovered')
+    require_data(t, f'iscsi://{daemon.portal}/{name}/0', 20 * 10 ** 9 // MIB * MIB)
+    require_hardware(t, daemon, 0, jbod=[(1, 1, 1)])
     t.check(daemon.terminate() == 0, 'it did not end well')
 
 
