@@ -213,8 +213,9 @@ class Counting {
 }  // namespace
 
 void unwrap_values(Value& root, Mistakes& mistakes,
-                   const std::function<void(const Provenance&, Value&)>& taken) {
-  Unwrapping(mistakes, taken).walk(root, "");
+                   const std::function<void(const Provenance&, Value&)>& taken,
+                   const std::string& path) {
+  Unwrapping(mistakes, taken).walk(root, path);
 }
 
 void expand_counts(Value& root, Mistakes& mistakes) { Counting(mistakes).walk(root, ""); }

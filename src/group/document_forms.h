@@ -30,9 +30,10 @@ struct Provenance {
 };
 
 // Puts values in the places of the tables that say where they come from. `taken`, which may be
-// empty, sees each one, and may change it.
+// empty, sees each one, and may change it. `path` is how the root is called, as in TableReader.
 void unwrap_values(Value& root, Mistakes& mistakes,
-                   const std::function<void(const Provenance&, Value&)>& taken = {});
+                   const std::function<void(const Provenance&, Value&)>& taken = {},
+                   const std::string& path = {});
 
 // Puts sections in the places of those with a count.
 void expand_counts(Value& root, Mistakes& mistakes);

@@ -1,368 +1,354 @@
-// Reads a system, section by section.
+// Reads a test bed: the array from its own file, then what the bed has otherwise, or besides.
 #include "lab/array_profile.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <filesystem>
-#include <functional>
-#include <map>
 #include <optional>
 #include <utility>
 
-#include "group/document.h"
+#include "group/configuration.h"
+#include "group/document_forms.h"
 #include "group/drive_file.h"
+#include "model/drive_type.h"
 
 namespace sandbay::lab {
 namespace {
 
 using group::Mistakes;
+using group::Provenance;
 using group::TableReader;
 using group::Value;
 
 constexpr std::uint64_t kMostControllers = 64;
-constexpr std::uint64_t kMostMembers = 16;
 constexpr std::uint64_t kMostBackgroundBytes = std::uint64_t{1} << 20;
 // No system has more, and what is scaled and multiplied stays within 64 bits, a run in memory.
 constexpr std::uint64_t kMostCount = 65536;
-constexpr std::uint64_t kMostPorts = 256;
 constexpr std::uint64_t kMostMemory = std::uint64_t{64} << 30;
-constexpr std::uint64_t kMostDriveBytes = std::uint64_t{1} << 60;
-// Of a drive, behind where it begins to be used.
-constexpr std::uint64_t kLeastDriveBytes = std::uint64_t{1} << 30;
-constexpr std::uint64_t kLeastStripBytes = 4096;
-constexpr std::uint64_t kMostStripBytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t kLeastPageBytes = 4096;
 constexpr std::uint64_t kMostPageBytes = std::uint64_t{1} << 30;
-constexpr std::uint64_t kMostRate = 1'000'000'000'000;
 constexpr Duration kLongestTime = std::chrono::hours(1);
+// What an experiments' file has beside its test bed.
+constexpr std::array kOtherKeys = {"name",       "title", "seed",   "figures",
+                                   "time_scale", "bed",   "system", "experiment"};
+
+// "drive[1].change.outer_rate" as "drive.change.outer_rate": sections that are counted are alike.
+std::string without_numbers(std::string_view path) {
+  std::string name;
+  bool inside = false;
+  for (const char each : path) {
+    inside = each == '[' || (inside && each != ']');
+    if (!inside && each != ']') name += each;
+  }
+  return name;
+}
+
+// Sees every value that says where it comes from: notes it, and changes it by its factor.
+class Scaling {
+ public:
+  Scaling(const Scales& scales, Mistakes& mistakes, std::vector<Parameter>& parameters)
+      : scales_(scales), mistakes_(mistakes), parameters_(parameters) {}
+
+  void take(const Provenance& found, Value& value) {
+    Parameter parameter = found;
+    parameter.name = without_numbers(found.name);
+    const auto scale = scales_.find(parameter.name);
+    if (scale != scales_.end()) change(found, value, scale->second);
+    // The members of a group are alike; and a bed has values in the places of the array's.
+    if (parameter.name.starts_with("member.")) return;
+    std::erase_if(parameters_, [&](const Parameter& each) { return each.name == parameter.name; });
+    parameters_.push_back(std::move(parameter));
+  }
+
+ private:
+  void change(const Provenance& found, Value& value, double scale) {
+    const auto scaled = [scale](auto number) {
+      return static_cast<std::uint64_t>(std::llround(static_cast<double>(number) * scale));
+    };
+    switch (value.kind) {
+      case Value::Kind::kBoolean:
+        // Of a flag more and less are the other of two.
+        value.boolean = value.boolean == (scale == 1);
+        return;
+      case Value::Kind::kInteger: {
+        const auto number = static_cast<std::int64_t>(scaled(value.integer));
+        if (scale != 1 && number == value.integer) {
+          mistakes_.add(found.line, found.name, "is no other number when it is scaled and rounded");
+        }
+        value.integer = number;
+        return;
+      }
+      default:
+        if (const auto rate = group::parse_rate(value.text)) {
+          value.text = group::format_rate(scaled(*rate));
+        } else if (const auto time = group::parse_duration(value.text)) {
+          value.text = fmt::format("{}ns", scaled(time->count()));
+        } else if (const auto size = group::parse_size(value.text)) {
+          value.text = fmt::format("{}B", scaled(*size));
+        }
+    }
+  }
+
+  const Scales& scales_;
+  Mistakes& mistakes_;
+  std::vector<Parameter>& parameters_;
+};
+
+// The array -------------------------------------------------------------------------------------
+
+bool yes(const std::map<std::string, std::string>& keys, const std::string& key, bool otherwise) {
+  const auto found = keys.find(key);
+  return found == keys.end() ? otherwise : found->second == "Yes";
+}
+
+std::uint64_t number(const std::map<std::string, std::string>& keys, const std::string& key,
+                     std::uint64_t otherwise) {
+  const auto found = keys.find(key);
+  return found == keys.end() ? otherwise : std::strtoull(found->second.c_str(), nullptr, 10);
+}
+
+void take_session(const std::map<std::string, std::string>& keys,
+                  model::ExchangeParameters& exchange) {
+  exchange.initial_r2t = yes(keys, "InitialR2T", exchange.initial_r2t);
+  exchange.immediate_data = yes(keys, "ImmediateData", exchange.immediate_data);
+  exchange.first_burst = number(keys, "FirstBurstLength", exchange.first_burst);
+  exchange.max_burst = number(keys, "MaxBurstLength", exchange.max_burst);
+  exchange.outstanding_r2ts = number(keys, "MaxOutstandingR2T", exchange.outstanding_r2ts);
+  exchange.target_segment = number(keys, "MaxRecvDataSegmentLength", exchange.target_segment);
+}
+
+void take_cache(const group::HardwareConfiguration& hardware, ArrayProfile& profile) {
+  profile.cache_bytes = 0;
+  if (!hardware.cache) return;
+  const cache::CacheOptions& options = hardware.cache->options;
+  const std::uint64_t nvram = hardware.cache->nvram_bytes;
+  profile.cache_bytes = options.memory_bytes;
+  profile.dirty_bytes = nvram == 0 ? options.dirty_limit_bytes : group::shares_of(nvram).data_bytes;
+  profile.flush_mark_percent = static_cast<std::uint64_t>(std::lround(100 * options.low_watermark));
+  profile.read_ahead_bytes = options.read_ahead_limit_bytes;
+  profile.read_ahead_window_bytes = hardware.cache->window_bytes;
+  profile.destages_in_flight = options.destages_in_flight;
+  profile.drive_write_bytes = hardware.cache->drive_write_bytes;
+}
+
+// Every drive is as the first one, and every member.
+void take_array(const group::Configuration& array, Mistakes& mistakes, ArrayProfile& profile) {
+  const group::HardwareConfiguration& hardware = array.hardware;
+  const std::uint64_t members = array.members.size() + 1;
+  std::vector<const group::DriveConfiguration*> drives;
+  for (const auto& drive : hardware.drives) drives.push_back(&drive);
+  for (const auto& member : array.members) {
+    for (const auto& drive : member.hardware.drives) drives.push_back(&drive);
+  }
+  for (const group::DriveConfiguration* drive : drives) {
+    if (drive->type != nullptr && drive->profile == drives.front()->profile) continue;
+    return mistakes.add(drive->line, "drive.profile",
+                        drive->type == nullptr
+                            ? "is missing; the lab runs arrays whose drives have one"
+                            : "is not that of the first drive; the lab runs drives that are alike");
+  }
+  if (drives.empty()) return mistakes.add_absence(1, "drive", "is missing; the lab needs drives");
+  profile.drive_count = drives.size();
+  profile.drive = drives.front()->type->profile();
+  profile.first_byte = drives.front()->begin_bytes;
+  if (!hardware.sets.empty()) profile.strip_bytes = hardware.sets.front().strip_bytes;
+  if (!array.pools.empty()) profile.page_bytes = array.pools.front().page_bytes;
+  // Members that share a pool are one array to their volumes; else each stands for itself.
+  profile.member_count = array.pools.empty() || members == 1 ? 0 : members;
+  profile.controller_count = array.pools.empty() ? members : 1;
+  take_cache(hardware, profile);
+  if (hardware.controller) profile.controller = *hardware.controller;
+  profile.pace = hardware.pace;
+  take_session(array.identity.keys, profile.exchange);
+  std::uint64_t ports = 0;
+  for (const group::PortalConfiguration& portal : array.portals) {
+    if (!portal.port) continue;
+    if (++ports == 1) profile.port = *portal.port;
+  }
+  profile.port.pdu_header = model::PortProfile{}.pdu_header;  // Where sessions are a model.
+  profile.port_count = std::max<std::uint64_t>(ports / members, 1);
+}
+
+// The test bed ----------------------------------------------------------------------------------
 
 // The values of one section.
 class Section {
  public:
-  Section(TableReader reader, std::string prefix, Mistakes& mistakes, const Scales& scales,
-          std::vector<Parameter>& parameters)
-      : reader_(std::move(reader)),
-        prefix_(std::move(prefix)),
-        mistakes_(mistakes),
-        scales_(scales),
-        parameters_(parameters) {}
+  Section(const Value& table, std::string name, Mistakes& mistakes)
+      : reader_(table, std::move(name), mistakes) {}
+  ~Section() { reader_.finish(); }
+  Section(const Section&) = delete;
+  Section& operator=(const Section&) = delete;
 
   TableReader& reader() { return reader_; }
-
-  void count(std::string_view key, std::uint64_t& out, std::uint64_t most = kMostCount) {
-    const auto found = take(key, Value::Kind::kInteger, "a whole number");
-    if (!found) return;
-    if (found->value.integer < 0 || std::cmp_greater(found->value.integer, most)) {
-      return refuse(*found, fmt::format("is {}; 0 to {} is accepted", found->value.integer, most));
-    }
-    out = scaled(found->value.integer, key);
-    if (scale(key) != 1 && std::cmp_equal(out, found->value.integer)) {
-      refuse(*found, "is no other number when it is scaled and rounded");
-    }
+  void flag(std::string_view key, bool& out) { out = reader_.boolean(key).value_or(out); }
+  void count(std::string_view key, std::uint64_t& out, std::uint64_t least = 0,
+             std::uint64_t most = kMostCount) {
+    out = reader_.integer(key, least, most).value_or(out);
   }
-  void flag(std::string_view key, bool& out) {
-    const auto found = take(key, Value::Kind::kBoolean, "true or false");
-    // Of a flag more and less are the other of two.
-    if (found) out = found->value.boolean == (scale(key) == 1);
+  void size(std::string_view key, std::uint64_t& out, std::uint64_t least = 0,
+            std::uint64_t most = kMostMemory) {
+    out = reader_.size(key, least, most).value_or(out);
   }
-  void size(std::string_view key, std::uint64_t& out, std::uint64_t most = kMostMemory) {
-    number(key, out, group::parse_size, group::format_size, most);
-  }
-  void rate(std::string_view key, std::uint64_t& out) {
-    number(key, out, group::parse_rate, group::format_rate, kMostRate);
-  }
+  void rate(std::string_view key, std::uint64_t& out) { out = reader_.rate(key).value_or(out); }
   void time(std::string_view key, Duration& out) {
-    const auto found = take(key, Value::Kind::kString, "a time such as \"5us\"");
-    if (!found) return;
-    const auto parsed = group::parse_duration(found->value.text);
-    if (!parsed) return refuse(*found, parsed.error());
-    if (*parsed > kLongestTime) {
-      return refuse(*found, fmt::format("is {}; at most 1h is accepted", found->value.text));
-    }
-    out = Duration(std::llround(static_cast<double>(parsed->count()) * scale(key)));
+    out = reader_.duration(key, Duration{}, kLongestTime).value_or(out);
   }
-  // One value of the drive's profile.
-  void change(const std::string& key, model::DriveProfile& drive) {
-    const auto found = take(key, std::nullopt, "");
-    if (!found) return;
-    Value value = found->value;
-    if (scale(key) != 1 && value.kind == Value::Kind::kString) {
-      const auto rate = group::parse_rate(value.text);
-      const auto duration = group::parse_duration(value.text);
-      if (rate) value.text = group::format_rate(scaled(*rate, key));
-      if (duration) value.text = fmt::format("{}ns", scaled(duration->count(), key));
-    }
-    const auto set = group::set_drive_value(drive, key, value);
-    if (!set) refuse(*found, set.error());
+  // What the model says of the section begins with the key that it is about.
+  void check(const std::string& wrong) {
+    if (wrong.empty()) return;
+    const std::size_t end = wrong.find_first_of(" ,");
+    reader_.mistake(wrong.substr(0, end), wrong.substr(std::min(end + 1, wrong.size())));
   }
 
  private:
-  struct Found {
-    std::string path;
-    std::uint32_t line;
-    Value value;
-  };
-
-  template <class Parse, class Format>
-  void number(std::string_view key, std::uint64_t& out, Parse parse, Format format,
-              std::uint64_t most) {
-    const auto found = take(key, Value::Kind::kString, "a string with its unit");
-    if (!found) return;
-    const auto parsed = parse(found->value.text);
-    if (!parsed) return refuse(*found, parsed.error());
-    if (*parsed > most) {
-      return refuse(*found,
-                    fmt::format("is {}; at most {} is accepted", found->value.text, format(most)));
-    }
-    out = scaled(*parsed, key);
-  }
-
-  template <class Number>
-  std::uint64_t scaled(Number number, std::string_view key) const {
-    return static_cast<std::uint64_t>(std::llround(static_cast<double>(number) * scale(key)));
-  }
-  double scale(std::string_view key) const {
-    const auto found = scales_.find(prefix_ + std::string(key));
-    return found == scales_.end() ? 1 : found->second;
-  }
-  void refuse(const Found& found, std::string_view what) {
-    mistakes_.add(found.line, found.path, what);
-  }
-
-  std::optional<Found> take(std::string_view key, std::optional<Value::Kind> kind,
-                            std::string_view accepted) {
-    const Value* table = reader_.table(key);
-    if (table == nullptr) return std::nullopt;
-    TableReader inner(*table, reader_.path_of(key), mistakes_);
-    const Value* value = inner.any("value");
-    Parameter parameter{.name = prefix_ + std::string(key), .value = {}};
-    parameter.origin = inner.string("from").value_or("");
-    parameter.source = inner.string("source").value_or("");
-    inner.require("value", "what it is");
-    inner.require("from", fmt::format("where it comes from: {}", fmt::join(kOrigins, ", ")));
-    inner.require("source", "the source, in words");
-    inner.finish();
-    if (inner.has("from") && std::ranges::find(kOrigins, parameter.origin) == kOrigins.end()) {
-      inner.mistake("from", fmt::format("is \"{}\"; accepted are {}", parameter.origin,
-                                        fmt::join(kOrigins, ", ")));
-    }
-    if (value == nullptr) return std::nullopt;
-    if (kind && value->kind != *kind) {
-      inner.mistake("value",
-                    fmt::format("is {}; {} is accepted", group::describe(value->kind), accepted));
-      return std::nullopt;
-    }
-    parameter.value = text_of(*value);
-    parameter.line = value->line;
-    parameters_.push_back(parameter);
-    return Found{.path = inner.path_of("value"), .line = value->line, .value = *value};
-  }
-
-  static std::string text_of(const Value& value) {
-    switch (value.kind) {
-      case Value::Kind::kInteger:
-        return std::to_string(value.integer);
-      case Value::Kind::kBoolean:
-        return value.boolean ? "true" : "false";
-      default:
-        return value.text;
-    }
-  }
-
   TableReader reader_;
-  std::string prefix_;
-  Mistakes& mistakes_;
-  const Scales& scales_;
-  std::vector<Parameter>& parameters_;
 };
 
-class ProfileReader {
+class BedReader {
  public:
-  // `is_beside`: another system, which this one is beside.
-  ProfileReader(const std::string& path, const Scales& scales, bool is_beside = false)
-      : path_(path), scales_(scales), is_beside_(is_beside), mistakes_(path) {}
+  // `scales` by this array's own names.
+  BedReader(const std::string& path, Scales scales)
+      : path_(path), scales_(std::move(scales)), mistakes_(path) {}
 
-  std::expected<ArrayProfile, std::string> read(const std::string& text) {
-    const auto root = group::read_toml(text, path_);
-    if (!root) return std::unexpected(root.error());
-    TableReader reader(*root, "", mistakes_);
-    profile_.name = reader.string("name").value_or("");
-    if (is_beside_) scales_ = scales_of(profile_.name);
-    profile_.member_count = reader.integer("members", 1, kMostMembers).value_or(0);
-    front_end(reader);
-    reader.require("name", "the system's name");
-    reader.require("drives", "a section [drives]");
-    if (const Value* table = reader.table("drives")) {
-      const std::string wrong = drives(*table);
-      if (!wrong.empty()) return std::unexpected(wrong);
-    }
-    if (const Value* table = reader.table("raid")) raid(*table);
-    if (const Value* table = reader.table("cache")) cache(*table);
-    if (const Value* table = reader.table("controller")) controller(*table);
-    if (const Value* table = reader.table("port")) port(*table);
-    if (const Value* table = reader.table("session")) session(*table);
-    if (const Value* table = reader.table("background")) background(*table);
-    for (const Value* table : reader.tables("host")) host(*table);
-    for (const std::string& file : reader.strings("beside").value_or(std::vector<std::string>{})) {
-      const std::string wrong = beside(reader, file);
-      if (!wrong.empty()) return std::unexpected(wrong);
+  // The error is one whole line, of this file or of the array's.
+  std::expected<ArrayProfile, std::string> read(const Value& bed, bool is_beside) {
+    TableReader reader(bed, is_beside ? "beside" : "", mistakes_);
+    const std::string file = reader.string("array").value_or("");
+    reader.require("array", "a file of conf/arrays");
+    if (!mistakes_.empty()) return std::unexpected(mistakes_.sorted().front());
+    std::string wrong = read_array(reader, file);
+    if (!wrong.empty()) return std::unexpected(wrong);
+    read_sections(reader);
+    if (!is_beside) {
+      for (const Value* table : reader.tables("beside")) {
+        wrong = read_beside(*table);
+        if (!wrong.empty()) return std::unexpected(wrong);
+      }
+      for (const char* key : kOtherKeys) (void)reader.any(key);
     }
     reader.finish();
-    check_scales();
-    if (mistakes_.empty()) check();
+    for (const auto& [name, factor] : scales_) {
+      if (std::ranges::find(profile_.parameters, name, &Parameter::name) ==
+          profile_.parameters.end()) {
+        mistakes_.add(1, name, "is no parameter of this system");
+      }
+    }
     if (!mistakes_.empty()) return std::unexpected(mistakes_.sorted().front());
     return std::move(profile_);
   }
 
  private:
-  Section section(const Value& table, const std::string& name) {
-    section_lines_.emplace(name, table.line);
-    return Section(TableReader(table, name, mistakes_), name + ".", mistakes_, scales_,
-                   profile_.parameters);
+  // Values of that table, by their full form.
+  Value plain(const Value& table, const std::string& name) {
+    Value copy = table;
+    Scaling scaling(scales_, mistakes_, profile_.parameters);
+    group::unwrap_values(
+        copy, mistakes_, [&](const Provenance& each, Value& value) { scaling.take(each, value); },
+        name);
+    return copy;
   }
 
-  // Those of the system beside that is called so, by its own names.
-  Scales scales_of(const std::string& system) const {
-    const std::string prefix = system + ".";
-    Scales found;
-    for (const auto& [name, factor] : scales_) {
-      if (name.starts_with(prefix)) found.emplace(name.substr(prefix.size()), factor);
-    }
-    return found;
-  }
-
-  std::string in_folder(const std::string& file) const {
-    return (std::filesystem::path(path_).parent_path() / file).lexically_normal().string();
-  }
-
-  // The error is a whole line, of that file or of this one.
-  std::string beside(TableReader& reader, const std::string& file) {
-    if (is_beside_) {
-      reader.mistake("beside", "is for systems that are not beside another themselves");
-      return {};
-    }
-    const std::string path = in_folder(file);
+  std::string read_array(TableReader& reader, const std::string& file) {
+    const std::string path =
+        (std::filesystem::path(path_).parent_path() / file).lexically_normal().string();
+    profile_.name = std::filesystem::path(file).stem().string();
     const auto text = group::read_text_file(path);
-    if (!text)
-      return fmt::format("{}:{}: beside: {}", path_, reader.line_of("beside"), text.error());
-    auto other = ProfileReader(path, scales_, true).read(*text);
-    if (!other) return other.error();
-    if (other->name == profile_.name) {
-      reader.mistake("beside",
-                     fmt::format("has a system \"{}\", as this one is called", other->name));
+    if (!text) {
+      return fmt::format("{}:{}: {}: {}", path_, reader.line_of("array"), reader.path_of("array"),
+                         text.error());
     }
-    if (std::ranges::find(profile_.beside, other->name, &ArrayProfile::name) !=
-        profile_.beside.end()) {
-      reader.mistake("beside", fmt::format("has two systems \"{}\"", other->name));
+    auto document = group::read_toml(*text, path);
+    if (!document) return document.error();
+    Mistakes mistakes(path);
+    Scaling scaling(scales_, mistakes, profile_.parameters);
+    group::unwrap_values(*document, mistakes,
+                         [&](const Provenance& each, Value& value) { scaling.take(each, value); });
+    group::expand_counts(*document, mistakes);
+    const auto array = group::read_configuration(*document, mistakes, path);
+    if (!array) return array.error().front();
+    take_array(*array, mistakes, profile_);
+    return mistakes.empty() ? std::string() : mistakes.sorted().front();
+  }
+
+  // Another array, with a bed of its own.
+  std::string read_beside(const Value& table) {
+    const Value* const file = table.find("array");
+    const std::string name =
+        file == nullptr ? std::string() : std::filesystem::path(file->text).stem().string();
+    const std::string prefix = name + ".";
+    Scales own;
+    for (auto at = scales_.begin(); at != scales_.end();) {
+      const bool is_own = at->first.starts_with(prefix);
+      if (is_own) own.emplace(at->first.substr(prefix.size()), at->second);
+      at = is_own ? scales_.erase(at) : std::next(at);
+    }
+    auto other = BedReader(path_, std::move(own)).read(table, true);
+    if (!other) return other.error();
+    if (other->name == profile_.name ||
+        std::ranges::find(profile_.beside, other->name, &ArrayProfile::name) !=
+            profile_.beside.end()) {
+      mistakes_.add(file->line, "beside.array",
+                    fmt::format("is \"{}\", which is there already", other->name));
     }
     for (Parameter& parameter : other->parameters) {
-      parameter.name = other->name + "." + parameter.name;
+      parameter.name = prefix + parameter.name;
       profile_.parameters.push_back(parameter);
     }
     profile_.beside.push_back(std::move(*other));
     return {};
   }
 
-  void front_end(TableReader& reader) {
-    const auto word = reader.string("front_end");
-    if (!word) return;
-    profile_.front_end = *word;
-    if (std::ranges::find(kFrontEnds, *word) != kFrontEnds.end()) return;
-    reader.mistake("front_end",
-                   fmt::format("is \"{}\"; accepted are {}", *word, fmt::join(kFrontEnds, ", ")));
-  }
-
-  std::string drives(const Value& table) {
-    Section values = section(table, "drives");
-    TableReader& reader = values.reader();
-    const std::string file = reader.string("profile").value_or("");
-    profile_.drive_count = reader.integer("count", 1, 4096).value_or(0);
-    values.size("begin", profile_.first_byte, kMostDriveBytes);
-    const Value* changes = reader.table("change");
-    reader.require("profile", "a file of conf/drives");
-    reader.require("count", "how many there are");
-    reader.finish();
-    if (file.empty()) return {};
-    const std::string path = in_folder(file);
-    const auto text = group::read_text_file(path);
-    if (!text) {
-      return fmt::format("{}:{}: drives.profile: {}", path_, reader.line_of("profile"),
-                         text.error());
+  void read_sections(TableReader& reader) {
+    if (const auto word = reader.string("front_end")) {
+      profile_.front_end = *word;
+      if (std::ranges::find(kFrontEnds, *word) == kFrontEnds.end()) {
+        reader.mistake("front_end", fmt::format("is \"{}\"; accepted are {}", *word,
+                                                fmt::join(kFrontEnds, ", ")));
+      }
     }
-    auto drive = group::read_drive_file(*text, path);
-    if (!drive) return drive.error();
-    profile_.drive = std::move(*drive);
-    if (changes == nullptr) return {};
-    Section changed = section(*changes, "drives.change");
-    for (const Value::Member& member : changes->members) {
-      changed.change(member.key, profile_.drive);
-    }
-    return {};
-  }
-
-  void raid(const Value& table) {
-    Section values = section(table, "raid");
-    values.size("strip", profile_.strip_bytes, kMostStripBytes);
-    values.size("page", profile_.page_bytes, kMostPageBytes);
-    values.flag("scattered_pages", profile_.scattered_pages);
-    values.flag("nearest_mirror", profile_.nearest_mirror);
-    values.reader().finish();
+    if (const Value* table = reader.table("cache")) cache(plain(*table, "cache"));
+    if (const Value* table = reader.table("layout")) layout(plain(*table, "layout"));
+    if (const Value* table = reader.table("session")) session(plain(*table, "session"));
+    if (const Value* table = reader.table("background")) background(plain(*table, "background"));
+    for (const Value* table : reader.tables("host")) host(*table);
   }
 
   void cache(const Value& table) {
-    Section values = section(table, "cache");
+    Section values(table, "cache", mistakes_);
     values.size("memory", profile_.cache_bytes);
     values.size("dirty", profile_.dirty_bytes);
-    values.count("flush_mark", profile_.flush_mark_percent);
+    values.count("flush_mark", profile_.flush_mark_percent, 1, 99);
     values.size("read_ahead", profile_.read_ahead_bytes);
-    values.size("read_ahead_window", profile_.read_ahead_window_bytes);
-    values.size("drive_write", profile_.drive_write_bytes);
-    values.count("destages_in_flight", profile_.destages_in_flight);
     values.flag("write_back", profile_.write_back);
-    values.reader().finish();
+    if (profile_.cache_bytes == 0) return;
+    if (profile_.dirty_bytes >= profile_.cache_bytes) {
+      values.reader().mistake("dirty", "is not less than the cache's memory");
+    }
+    if (profile_.read_ahead_bytes > profile_.cache_bytes) {
+      values.reader().mistake("read_ahead", "is more than the cache's memory");
+    }
   }
 
-  void background(const Value& table) {
-    Section values = section(table, "background");
-    std::uint64_t read_percent = 50;
-    values.count("read_percent", read_percent);
-    values.size("size", profile_.background_bytes);
-    values.reader().finish();
-    profile_.background_read_share = static_cast<double>(read_percent) / 100;
-  }
-
-  void controller(const Value& table) {
-    Section values = section(table, "controller");
-    model::ControllerProfile& to = profile_.controller;
-    values.count("count", profile_.controller_count);
-    values.count("processors", to.processors);
-    values.time("read_request", to.read_request);
-    values.time("write_request", to.write_request);
-    values.time("read_mib", to.read_mib);
-    values.time("write_mib", to.write_mib);
-    values.rate("read_rate", to.read_rate);
-    values.rate("write_rate", to.write_rate);
-    values.rate("total_rate", to.total_rate);
-    values.time("mirror_latency", to.mirror_latency);
-    values.rate("mirror_rate", to.mirror_rate);
-    values.reader().finish();
-  }
-
-  void port(const Value& table) {
-    Section values = section(table, "port");
-    model::PortProfile& to = profile_.port;
-    values.count("count", profile_.port_count, kMostPorts);
-    values.rate("rate", to.rate);
-    values.size("mtu", to.mtu);
-    values.size("packet_headers", to.packet_headers);
-    values.time("latency", to.latency);
-    values.reader().finish();
+  void layout(const Value& table) {
+    Section values(table, "layout", mistakes_);
+    values.size("page", profile_.page_bytes, kLeastPageBytes, kMostPageBytes);
+    if (profile_.page_bytes % kLeastPageBytes != 0) {
+      values.reader().mistake("page", "is no multiple of 4096 bytes");
+    }
+    values.flag("scattered_pages", profile_.scattered_pages);
+    values.flag("nearest_mirror", profile_.nearest_mirror);
+    values.count("controllers", profile_.controller_count, 1, kMostControllers);
+    if (profile_.member_count > 0 && profile_.controller_count > 1) {
+      values.reader().mistake("controllers",
+                              "is more than 1, but members have one controller each");
+    }
   }
 
   void session(const Value& table) {
-    Section values = section(table, "session");
+    Section values(table, "session", mistakes_);
     model::ExchangeParameters& to = profile_.exchange;
     values.flag("initial_r2t", to.initial_r2t);
     values.flag("immediate_data", to.immediate_data);
@@ -371,18 +357,29 @@ class ProfileReader {
     values.count("outstanding_r2ts", to.outstanding_r2ts);
     values.size("target_segment", to.target_segment);
     values.size("initiator_segment", to.initiator_segment);
-    values.count("writes_in_transfer", profile_.writes_in_transfer);
-    values.time("r2t_time", profile_.r2t_time);
-    values.time("r2t_time_per_connection", profile_.r2t_time_per_connection);
     values.time("host_turnaround", to.host_turnaround);
-    values.reader().finish();
+    values.check(model::profile_error(to));
+  }
+
+  void background(const Value& table) {
+    Section values(table, "background", mistakes_);
+    std::uint64_t read_percent = 50;
+    values.count("read_percent", read_percent, 0, 100);
+    values.size("size", profile_.background_bytes, 512, kMostBackgroundBytes);
+    if (profile_.background_bytes % 512 != 0) {
+      values.reader().mistake("size", "is no multiple of 512 bytes");
+    }
+    profile_.background_read_share = static_cast<double>(read_percent) / 100;
   }
 
   void host(const Value& table) {
     HostType type;
-    type.name = TableReader(table, "host", mistakes_).string("name").value_or("");
-    Section values = section(table, "host." + type.name);
-    values.reader().string("name");
+    const Value* const name = table.find("name");
+    if (name != nullptr) type.name = name->text;
+    const std::string path = "host." + type.name;
+    const Value full = plain(table, path);
+    Section values(full, path, mistakes_);
+    (void)values.reader().string("name");
     values.reader().require("name", "a name of its own");
     Duration request_time{};
     values.time("request_time", request_time);
@@ -393,96 +390,19 @@ class ProfileReader {
     values.rate("read_rate", type.profile.read_rate);
     values.rate("write_rate", type.profile.write_rate);
     values.rate("total_rate", type.profile.total_rate);
-    values.reader().finish();
     for (unsigned i = 0; i < kMostAdapters; ++i) {
       type.profile.request_times.push_back(request_time + static_cast<Duration::rep>(i) * more);
     }
+    values.check(model::profile_error(type.profile));
     if (profile_.find_host(type.name) != nullptr) {
-      mistakes_.add(table.line, "host.name", fmt::format("\"{}\" is there already", type.name));
+      values.reader().mistake("name", fmt::format("\"{}\" is there already", type.name));
     }
     profile_.hosts.push_back(std::move(type));
   }
 
-  void check_scales() {
-    for (const auto& [name, factor] : scales_) {
-      if (std::ranges::find(profile_.parameters, name, &Parameter::name) !=
-          profile_.parameters.end()) {
-        continue;
-      }
-      mistakes_.add(1, name, "is no parameter of this system");
-    }
-  }
-
-  // Where the value stands. What is wrong with a section begins with the key that it is about.
-  void note_mistake(std::string_view key, std::string_view wrong) {
-    const std::string_view first = wrong.substr(0, wrong.find_first_of(" ,"));
-    for (const Parameter& parameter : profile_.parameters) {
-      if (parameter.name == key) return mistakes_.add(parameter.line, key, wrong);
-      if (parameter.name != fmt::format("{}.{}", key, first)) continue;
-      return mistakes_.add(parameter.line, parameter.name, wrong.substr(first.size() + 1));
-    }
-    const std::string section(key.substr(0, key.find('.')));
-    const auto line = section_lines_.find(section_lines_.contains(key) ? key : section);
-    mistakes_.add(line == section_lines_.end() ? 1 : line->second, key, wrong);
-  }
-
-  void check() {
-    const auto note = [this](std::string_view key, const std::string& wrong) {
-      if (!wrong.empty()) note_mistake(key, wrong);
-    };
-    note("drives.change", model::profile_error(profile_.drive));
-    const std::uint64_t capacity = model::sector_count(profile_.drive) * 512;
-    if (profile_.first_byte > 0 && profile_.first_byte + kLeastDriveBytes > capacity) {
-      note("drives.begin", fmt::format("leaves less than {} of the drive's {}",
-                                       group::format_size_rounded(kLeastDriveBytes),
-                                       group::format_size_rounded(capacity)));
-    }
-    note("controller", model::profile_error(profile_.controller));
-    note("port", model::profile_error(profile_.port));
-    note("session", model::profile_error(profile_.exchange));
-    if (profile_.page_bytes == 0 || profile_.page_bytes % 4096 != 0) {
-      note("raid.page", "is no multiple of 4096 bytes");
-    }
-    if (profile_.background_read_share > 1) {
-      note("background.read_percent", "is more than 100");
-    }
-    if (profile_.background_bytes == 0 || profile_.background_bytes % 512 != 0 ||
-        profile_.background_bytes > kMostBackgroundBytes) {
-      note("background.size", "must be a multiple of 512 bytes, 1 MiB at most");
-    }
-    if (profile_.port_count == 0) note("port.count", "is 0; at least 1 is accepted");
-    if (!std::has_single_bit(profile_.strip_bytes) || profile_.strip_bytes < kLeastStripBytes) {
-      note("raid.strip", "is no power of two from 4KiB to 1MiB");
-    }
-    if (profile_.destages_in_flight == 0) {
-      note("cache.destages_in_flight", "is 0; at least 1 is accepted");
-    }
-    const bool cached = profile_.cache_bytes > 0;
-    if (cached && profile_.dirty_bytes >= profile_.cache_bytes) {
-      note("cache.dirty", "is not less than cache.memory");
-    }
-    if (profile_.flush_mark_percent == 0 || profile_.flush_mark_percent >= 100) {
-      note("cache.flush_mark", "is no share in per cent; 1 to 99 is accepted");
-    }
-    if (profile_.controller_count == 0 || profile_.controller_count > kMostControllers) {
-      note("controller.count", fmt::format("is not from 1 to {}", kMostControllers));
-    }
-    if (profile_.member_count > 0 && profile_.controller_count > 1) {
-      note("controller.count", "is more than 1, but members have one controller each");
-    }
-    if (cached && profile_.read_ahead_bytes > profile_.cache_bytes) {
-      note("cache.read_ahead", "is more than cache.memory");
-    }
-    for (const HostType& host : profile_.hosts) {
-      note("host." + host.name, model::profile_error(host.profile));
-    }
-  }
-
   const std::string& path_;
   Scales scales_;
-  const bool is_beside_;
   Mistakes mistakes_;
-  std::map<std::string, std::uint32_t, std::less<>> section_lines_;
   ArrayProfile profile_;
 };
 
@@ -497,11 +417,13 @@ std::uint64_t ArrayProfile::sectors_of_drive() const {
   return model::sector_count(drive) - first_byte / 512;
 }
 
-std::expected<ArrayProfile, std::string> read_array_profile(const std::string& path,
-                                                            const Scales& scales) {
+std::expected<ArrayProfile, std::string> read_test_bed(const std::string& path,
+                                                       const Scales& scales) {
   const auto text = group::read_text_file(path);
   if (!text) return std::unexpected(text.error());
-  return ProfileReader(path, scales).read(*text);
+  const auto root = group::read_toml(*text, path);
+  if (!root) return std::unexpected(root.error());
+  return BedReader(path, scales).read(*root, false);
 }
 
 }  // namespace sandbay::lab

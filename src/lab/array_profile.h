@@ -1,10 +1,19 @@
 // ArrayProfile: a system as the lab runs it in virtual time: its drives, cache, controller and
 // ports, the rules of its sessions, and the hosts that stood in front of it.
-// conf/lab/systems/*.toml has one system a file.
 //
-// A value there is { value = …, from = …, source = "…" }, where `from` is one of kOrigins. What is
-// "fitted" was fitted to figures of role `fit`, and is what the report's table of influences
-// varies.
+// What is the array's is in its file, conf/arrays/*.toml, which the daemon reads as well. What is
+// the hosts' or a test's is in the experiments' file, which names the array: its test bed.
+//
+//   array = "../arrays/NAME.toml"
+//   front_end = "NFS"                 What hosts came through; "iSCSI" if it is left out.
+//   [cache] memory, dirty, flush_mark, read_ahead, write_back    Where the array's file has others.
+//   [layout] page, scattered_pages, nearest_mirror, controllers  Which that file cannot say.
+//   [session], [background], [[host]]
+//   [[beside]]                        Another array that the document measured, and its own bed.
+//
+// A value may be { value = …, from = …, source = "…" }, where `from` is one of group::kOrigins.
+// What is "fitted" was fitted to figures of role `fit`, and is what the report's table of
+// influences varies.
 #pragma once
 
 #include <array>
@@ -15,6 +24,8 @@
 #include <string_view>
 #include <vector>
 
+#include "group/document_forms.h"
+#include "iscsi/transfer_pace.h"
 #include "model/controller.h"
 #include "model/drive_profile.h"
 #include "model/exchange.h"
@@ -23,16 +34,9 @@
 
 namespace sandbay::lab {
 
-inline constexpr std::array<std::string_view, 4> kOrigins = {"data sheet", "document", "fitted",
-                                                             "assumed"};
-
-struct Parameter {
-  std::string name;    // "controller.write_mib"
-  std::string value;   // As it stands in the file.
-  std::string origin;  // Of kOrigins.
-  std::string source;
-  std::uint32_t line = 0;  // In the file; 0: not from one.
-};
+// Its name is as in "controller.write_mib", "host.client.request_time"; of a value of an array
+// beside it begins with that one's name.
+using Parameter = group::Provenance;
 
 // A host's requests take a time for each number of adapters up to this.
 inline constexpr unsigned kMostAdapters = 16;
@@ -42,13 +46,13 @@ struct HostType {
   model::HostProfile profile;
 };
 
-// What a system may have at its front; the rules of the others are said in iSCSI's words.
+// The rules of the others are said in iSCSI's words.
 inline constexpr std::string_view kIscsiFrontEnd = "iSCSI";
 inline constexpr std::array<std::string_view, 3> kFrontEnds = {kIscsiFrontEnd, "Fibre Channel",
                                                                "NFS"};
 
 struct ArrayProfile {
-  std::string name;
+  std::string name;                       // Of its file, without folder and suffix.
   std::string front_end{kIscsiFrontEnd};  // Of kFrontEnds.
   std::uint64_t drive_count = 0;
   // Of arrays with one controller each that may be a group; 0: it is an array that stands alone.
@@ -70,18 +74,14 @@ struct ArrayProfile {
   // Of the cache, for what was read ahead; and the most of one stream.
   std::uint64_t read_ahead_bytes = 128 << 20;
   std::uint64_t read_ahead_window_bytes = 8 << 20;
-  std::uint64_t destages_in_flight = 8;        // Of each RAID set.
-  std::uint64_t drive_write_bytes = 64 << 10;  // What each drive is given in one destage.
-  bool write_back = true;                      // Else a write ends when the drives have it.
+  std::uint64_t destages_in_flight = 8;  // Of each RAID set.
+  std::uint64_t drive_write_bytes = 0;   // For each drive in one destage; 0: a strip.
+  bool write_back = true;                // Else a write ends when the drives have it.
   model::ControllerProfile controller;
   std::uint64_t port_count = 1;
   model::PortProfile port;
   model::ExchangeParameters exchange;
-  // Of one connection, at one time, are received; 0: any number.
-  std::uint64_t writes_in_transfer = 0;
-  // Until an R2T goes out, with so many connections in the session.
-  Duration r2t_time{};
-  Duration r2t_time_per_connection{};
+  iscsi::TransferPace pace;
   // What others ask of drives, where an experiment has them do so.
   double background_read_share = 0.5;
   std::uint64_t background_bytes = 8192;
@@ -93,17 +93,18 @@ struct ArrayProfile {
 
   const HostType* find_host(std::string_view name) const;
   std::uint64_t sectors_of_drive() const;  // That are used.
-  Duration r2t_time_with(std::uint64_t connections) const {
-    return r2t_time + static_cast<Duration::rep>(connections) * r2t_time_per_connection;
-  }
 };
 
 // Factors on values, by the name of the parameter; for the table of influences.
 using Scales = std::map<std::string, double>;
 
-// Reads the file and the drive's profile that it names (relative to its own folder). The error is
-// one line.
-std::expected<ArrayProfile, std::string> read_array_profile(const std::string& path,
-                                                            const Scales& scales = {});
+// The keys of a test bed at the top of an experiments' file.
+inline constexpr std::array<std::string_view, 8> kBedKeys = {
+    "array", "front_end", "cache", "layout", "session", "background", "host", "beside"};
+
+// Reads the test bed of an experiments' file, and the arrays that it names (relative to its own
+// folder). The error is one line.
+std::expected<ArrayProfile, std::string> read_test_bed(const std::string& path,
+                                                       const Scales& scales = {});
 
 }  // namespace sandbay::lab

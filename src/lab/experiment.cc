@@ -55,20 +55,24 @@ class ExperimentReader {
     plan_.title = reader.string("title").value_or("");
     plan_.seed = reader.integer("seed", 0, std::numeric_limits<std::int64_t>::max()).value_or(1);
     read_time_scale(reader);
-    const std::string system = reader.string("system").value_or("");
+    const std::string bed = reader.string("bed").value_or("");
     const std::string figures = reader.string("figures").value_or("");
     reader.require("name", "a name for the experiments, such as their document's");
-    reader.require("system", "a file of conf/lab/systems");
+    if (bed.empty()) reader.require("array", "a file of conf/arrays, or bed, an experiments' file");
     reader.require("figures", "a file of conf/lab/figures");
     if (!mistakes_.empty()) return std::unexpected(mistakes_.sorted().front());
-    for (const auto& [key, file] : {std::pair{"system", system}, {"figures", figures}}) {
+    for (const auto& [key, file] : {std::pair{"bed", bed}, {"figures", figures}}) {
+      if (file.empty()) continue;
       const auto there = group::read_text_file(beside(file));
       if (!there) reader.mistake(key, there.error());
     }
     if (!mistakes_.empty()) return std::unexpected(mistakes_.sorted().front());
-    const std::string wrong = read_others(system, figures);
+    const std::string wrong = read_others(bed.empty() ? path_ : beside(bed), figures);
     if (!wrong.empty()) return std::unexpected(wrong);
     for (const Value* table : reader.tables("experiment")) experiment(*table);
+    if (bed.empty()) {
+      for (const std::string_view key : kBedKeys) (void)reader.any(key);
+    }
     reader.finish();
     if (mistakes_.empty() && other_.empty() && plan_.rows.empty()) {
       mistakes_.add_absence(1, "experiment", "is missing; there must be an [[experiment]]");
@@ -92,8 +96,8 @@ class ExperimentReader {
     reader.mistake("time_scale", fmt::format("is no number from 1 to {}", kLargestTimeScale));
   }
 
-  std::string read_others(const std::string& system, const std::string& figures) {
-    auto profile = read_array_profile(beside(system), scales_);
+  std::string read_others(const std::string& bed, const std::string& figures) {
+    auto profile = read_test_bed(bed, scales_);
     if (!profile) return profile.error();
     plan_.system = std::move(*profile);
     auto book = read_figures(beside(figures));

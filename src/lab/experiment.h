@@ -1,6 +1,7 @@
-// Experiments: a file names a system, what is done with it, what is varied, and the figures with
-// which the results are compared (conf/lab/*.toml). plan() makes a list of cases of it, each of
-// which is one run from a cold start.
+// Experiments: a file has a test bed (array_profile.h) or names the file whose it shares, `bed`;
+// what is done with it, what is varied, and the figures with which the results are compared
+// (conf/lab/*.toml). plan() makes a list of cases of it, each of which is one run from a cold
+// start.
 //
 // [[experiment]] varies any number of things, `vary = { volumes = [1, 2, 4] }`; each combination is
 // a row. In a group of volumes a number may be the name of something that is varied, and in the

@@ -49,9 +49,8 @@ Task<std::string> RealSessions::start(std::vector<VolumeGroup> groups) {
   options.keys = session_keys(profile.exchange, profile.exchange.target_segment);
   std::uint64_t largest = 0;
   // In the models' session the data also wait for the host; here the R2T does.
-  options.pace = {.at_once = static_cast<unsigned>(profile.writes_in_transfer),
-                  .turnaround = profile.r2t_time + profile.exchange.host_turnaround,
-                  .per_connection = profile.r2t_time_per_connection};
+  options.pace = profile.pace;
+  options.pace.turnaround += profile.exchange.host_turnaround;
   for (const VolumeGroup& group : groups) {
     options.queue_depth = std::max(options.queue_depth, group.requests());
     largest = std::max(largest, std::ranges::max(group.access.lines, {}, &AccessLine::bytes).bytes);

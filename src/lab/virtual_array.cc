@@ -382,7 +382,7 @@ BlockDevice& VirtualArray::place_in_pages(const VolumeGroup& group, unsigned in_
 void VirtualArray::add_worker(VirtualVolume volume, const VolumeGroup& group, Head& head,
                               std::size_t before) {
   model::ExchangeParameters parameters = profile_.exchange;
-  parameters.target_turnaround = profile_.r2t_time_with(group.connections);
+  parameters.target_turnaround = profile_.pace.turnaround_with(group.connections);
   volume.in_turn = group.in_turn;
   const auto& adapters = volume.host->adapters;
   for (unsigned i = 0; i < group.connections; ++i) {
@@ -391,7 +391,7 @@ void VirtualArray::add_worker(VirtualVolume volume, const VolumeGroup& group, He
     volume.connections.push_back({.adapter = &adapter,
                                   .port = &port,
                                   .exchange = model::Exchange(adapter, port, parameters),
-                                  .receiving = std::vector<TimePoint>(profile_.writes_in_transfer),
+                                  .receiving = std::vector<TimePoint>(profile_.pace.at_once),
                                   .in_flight = 0});
   }
   volumes_.push_back(std::move(volume));

@@ -95,9 +95,9 @@ def equallogic_name(naa, volume):
     return f'{EQUALLOGIC}0-{text[9:15]}-{text[:9]}-{high:016x}-{volume}'
 
 
-def equallogic(t, name, **sets):
+def equallogic(t, change=lambda text: text, **sets):
     t.need('iscsi-ls', 'iscsi-inq', 'qemu-io')
-    daemon = start(t, name)
+    daemon = start(t, 'equallogic-ps3800xv', change)
     first = equallogic_name('6090a0e8a0ab12cd34ef5601020304f5', 'volume1')
     t.check(first.startswith(f'{EQUALLOGIC}0-8a0906-'), first)
     seen = discovered(t, daemon.portal)
@@ -129,11 +129,12 @@ def equallogic(t, name, **sets):
 
 
 def test_equallogic_names_targets_by_their_identifiers(t):
-    equallogic(t, 'equallogic-ps3800xv', raid10=[(5, 14, 7)])
+    equallogic(t, raid10=[(5, 14, 7)])
 
 
 def test_equallogic_raid_50(t):
-    equallogic(t, 'equallogic-ps3800xv-raid50', raid50=[(5, 14, 2)])
+    equallogic(t, lambda text: text.replace('level = "raid10"', 'level = "raid50"\ngroups = 2'),
+               raid50=[(5, 14, 2)])
 
 
 def test_compellent_has_one_target_for_all_volumes(t):
@@ -339,6 +340,19 @@ def test_ds3500_is_one_to_rdac_hosts(t):
         t.check(done.good, f'transfer of LUN {lun}: {done!r}')
     require_inquiry(t, f'iscsi://{daemon.portal}/{DS3500}/3', 'IBM', '1746      FAStT', '1070')
     require_data(t, f'iscsi://{daemon.portal}/{DS3500}/3', 500 << 30)
+    t.check(daemon.terminate() == 0, 'it did not end well')
+
+
+def test_the_array_to_change_starts_as_it_is(t):
+    t.need('iscsi-ls', 'qemu-io')
+    daemon = start(t, 'custom')
+    require_hardware(t, daemon, 0, raid5=[(2, 4, 1)])
+    daemon.sandbay('volume', 'create', 'v1', '--size', '100GiB', '--thin', '--initiator', '*')
+    name = 'iqn.2026-11.org.sandbay:v1'
+    t.check(set(discovered(t, daemon.portal)) == {name}, 'other targets are discovered')
+    require_data(t, f'iscsi://{daemon.portal}/{name}/0', 100 << 30)
+    drive = daemon.sandbay_json('drive', 'show', 'd0')
+    t.check(drive['profile'].startswith('seagate-savvio-10k4-600'), f'{drive}')
     t.check(daemon.terminate() == 0, 'it did not end well')
 
 

@@ -15,12 +15,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kSystem = R"(name = "small"
-[drives]
-profile = "PROFILE"
+constexpr const char* kArray = R"([group]
+name = "small"
+state = "state"
+[[portal]]
+count = 2
+listen = "127.0.0.1:{3260+1}"
+rate = { value = "1Gbit/s", from = "assumed", source = "a test" }
+[[drive]]
+name = "d"
 count = 4
-[port]
-count = { value = 2, from = "assumed", source = "a test" }
+file = "{}.img"
+profile = "maxtor-7l250s0"
+)";
+
+constexpr const char* kBed = R"(array = "small.toml"
 [[host]]
 name = "fast"
 request_time = { value = "1us", from = "fitted", source = "a test" }
@@ -36,7 +45,7 @@ tolerance_percent = 5
 )";
 
 constexpr const char* kExperiment = R"(name = "small"
-system = "system.toml"
+bed = "bed.toml"
 figures = "figures.toml"
 [[experiment]]
 name = "reads"
@@ -55,18 +64,17 @@ metric = "IOPS"
 when = { sets = [1] }
 )";
 
-// A folder with the three files, of which any text may be replaced.
+// A folder with the four files, of which any text may be replaced.
 class Folder {
  public:
   Folder() : path_(fs::temp_directory_path() / fs::path("lab-experiment-test")) {
     fs::remove_all(path_);
     fs::create_directories(path_ / "iometer");
+    fs::copy("conf/drives", path_ / "drives");
     REQUIRE(::mkfifo((path_ / "pipe").c_str(), 0600) == 0);
     fs::copy_file("conf/lab/iometer/compellent-64k.icf", path_ / "iometer" / "c.icf");
-    std::string system = kSystem;
-    const std::string profile = fs::absolute("conf/drives/maxtor-7l250s0.toml").string();
-    system.replace(system.find("PROFILE"), 7, profile);
-    write("system.toml", system);
+    write("small.toml", kArray);
+    write("bed.toml", kBed);
     write("figures.toml", kFigures);
     write("lab.toml", kExperiment);
   }
@@ -153,19 +161,18 @@ TEST_CASE("Sessions are real where our initiator and target can have them", "[la
              Catch::Contains("lab.toml:15: experiment.group.outstanding_per_connection: reads"));
   folder.change("lab.toml", "outstanding_per_connection = 4097",
                 "outstanding = 4\nconnections = 33");
-  folder.change("system.toml", "value = 2", "value = 40");
+  folder.change("small.toml", "count = 2", "count = 40");
   CHECK_THAT(folder.error(),
              Catch::Contains("lab.toml:16: experiment.group.connections: reads, sets 1: has "
                              "sessions of 33 connections; one that is no model has at most 32"));
   folder.change("lab.toml", "\nconnections = 33", "");
-  folder.change("system.toml", "name = \"small\"",
-                "name = \"small\"\nfront_end = \"Fibre Channel\"");
+  folder.change("bed.toml", "[[host]]", "front_end = \"Fibre Channel\"\n[[host]]");
   CHECK_THAT(folder.error(),
              Catch::Contains("lab.toml:7: experiment.sessions: is \"real\", but the system's front "
                              "end is Fibre Channel"));
-  folder.change("system.toml", "Fibre Channel", "SCSI");
+  folder.change("bed.toml", "Fibre Channel", "SCSI");
   CHECK_THAT(folder.error(),
-             Catch::Contains("system.toml:2: front_end: is \"SCSI\"; accepted are iSCSI, Fibre "
+             Catch::Contains("bed.toml:2: front_end: is \"SCSI\"; accepted are iSCSI, Fibre "
                              "Channel, NFS"));
 }
 
@@ -196,26 +203,78 @@ TEST_CASE("Sizes may be varied, and a figure is of the rows that it names", "[la
   CHECK(plan->rows[2].wanted[0].divide_by == 0.5);
 }
 
-TEST_CASE("A parameter can be scaled, and only one that is there", "[lab][experiment]") {
+TEST_CASE("A parameter that exists can be scaled, and no other", "[lab][experiment]") {
   const Folder folder;
   const auto plan = folder.read({{"host.fast.request_time", 1.2}});
   REQUIRE(plan.has_value());
   CHECK(plan->system.hosts[0].profile.request_times[0] == std::chrono::nanoseconds(1200));
   CHECK(folder.read({{"host.slow.request_time", 1.2}}).error().find("no parameter") !=
         std::string::npos);
-  CHECK(folder.read({{"port.count", 1.2}}).error().find("no other number") != std::string::npos);
+  folder.change("bed.toml", "[[host]]",
+                "[layout]\ncontrollers = { value = 1, from = \"fitted\", source = \"a test\" }\n"
+                "[[host]]");
+  CHECK(folder.read({{"layout.controllers", 1.2}}).error().find("no other number") !=
+        std::string::npos);
+  // The array's own values, of all sections that are counted.
+  const auto slower = folder.read({{"portal.rate", 0.8}});
+  REQUIRE(slower.has_value());
+  CHECK(slower->system.port.rate == 100'000'000);
+  CHECK(slower->system.port_count == 2);
 }
 
-TEST_CASE("An experiment may be of a system that stands beside the file's", "[lab][experiment]") {
+TEST_CASE("What a bed says of an array counts more than the array's file", "[lab][experiment]") {
   const Folder folder;
-  folder.write("other.toml", folder.text("system.toml"));
-  folder.change("other.toml", "name = \"small\"", "name = \"other\"");
+  folder.change(
+      "small.toml", "[[drive]]",
+      "[cache]\nmemory = { value = \"512MiB\", from = \"document\", source = \"array\" }\n"
+      "drive_write = \"1MiB\"\n[[drive]]");
+  const auto plain = folder.read();
+  INFO((plain ? std::string() : plain.error()));
+  REQUIRE(plain.has_value());
+  CHECK(plain->system.cache_bytes == 512U << 20);
+  CHECK(plain->system.dirty_bytes == 128U << 20);
+  CHECK(plain->system.drive_write_bytes == 1U << 20);
+  folder.change("bed.toml", "[[host]]",
+                "[cache]\nmemory = { value = \"1GiB\", from = \"assumed\", source = \"bed\" }\n"
+                "dirty = \"32MiB\"\n[[host]]");
+  const auto plan = folder.read();
+  INFO((plan ? std::string() : plan.error()));
+  REQUIRE(plan.has_value());
+  CHECK(plan->system.cache_bytes == 1U << 30);
+  CHECK(plan->system.dirty_bytes == 32U << 20);
+  CHECK(plan->system.drive_write_bytes == 1U << 20);
+  const auto memory = std::ranges::find(plan->system.parameters, "cache.memory", &Parameter::name);
+  REQUIRE(memory != plan->system.parameters.end());
+  CHECK(memory->source == "bed");
+  CHECK(std::ranges::count(plan->system.parameters, "cache.memory", &Parameter::name) == 1);
+}
+
+TEST_CASE("A test bed may be the experiments' own", "[lab][experiment]") {
+  const Folder folder;
+  folder.change("lab.toml", "bed = \"bed.toml\"", "array = \"small.toml\"");
+  folder.change("lab.toml", "[[experiment]]", "[[host]]\nname = \"fast\"\n[[experiment]]");
+  const auto plan = folder.read();
+  INFO((plan ? std::string() : plan.error()));
+  REQUIRE(plan.has_value());
+  CHECK(plan->system.name == "small");
+  CHECK(plan->system.hosts.size() == 1);
+  folder.change("lab.toml", "array = \"small.toml\"\n", "");
+  CHECK_THAT(folder.error(),
+             Catch::Contains("array: is missing; write a file of conf/arrays, or bed"));
+}
+
+TEST_CASE("An experiment may be of an array that stands beside the file's", "[lab][experiment]") {
+  const Folder folder;
+  folder.write("other.toml", folder.text("small.toml"));
   folder.change(
       "other.toml", "count = 4",
       "count = 4\nbegin = { value = \"100GiB\", from = \"fitted\", source = \"a test\" }");
-  folder.change("system.toml", "[drives]", "beside = [\"other.toml\"]\n[drives]");
+  folder.change("bed.toml", "[[host]]",
+                "[[beside]]\narray = \"other.toml\"\n[[beside.host]]\nname = \"fast\"\n"
+                "request_time = \"1us\"\n[[host]]");
   folder.change("lab.toml", "run_time", "system = \"other\"\nrun_time");
-  const auto plan = folder.read({{"other.drives.begin", 1.2}, {"host.fast.request_time", 0.8}});
+  const auto plan = folder.read({{"other.drive.begin", 1.2}, {"host.fast.request_time", 0.8}});
+  INFO((plan ? std::string() : plan.error()));
   REQUIRE(plan.has_value());
   const ArrayProfile& other = plan->system_of(plan->rows[0]);
   CHECK(other.name == "other");
@@ -223,28 +282,24 @@ TEST_CASE("An experiment may be of a system that stands beside the file's", "[la
   CHECK(other.hosts[0].profile.request_times[0] == std::chrono::nanoseconds(1000));
   CHECK(plan->system.first_byte == 0);
   // What it has is among the parameters, and so in tables of them.
-  CHECK(std::ranges::count(plan->system.parameters, "other.drives.begin", &Parameter::name) == 1);
+  CHECK(std::ranges::count(plan->system.parameters, "other.drive.begin", &Parameter::name) == 1);
 
-  CHECK(folder.read({{"other.drives.end", 1.2}}).error().find("drives.end: is no parameter") !=
-        std::string::npos);
-  CHECK(folder.read({{"other.drives.begin", 3}}).error().find("drives.begin: leaves less than") !=
-        std::string::npos);
+  CHECK_THAT(folder.read({{"other.drive.end", 1.2}}).error(),
+             Catch::Contains("drive.end: is no parameter"));
+  CHECK_THAT(folder.read({{"other.drive.begin", 3}}).error(), Catch::Contains("other.toml:"));
   folder.change("lab.toml", "drives = 2", "drives = 3");
-  CHECK(folder.error().find("6 drives are needed, but the system has 4") != std::string::npos);
+  CHECK_THAT(folder.error(), Catch::Contains("6 drives are needed, but the system has 4"));
   folder.change("lab.toml", "system = \"other\"", "system = \"third\"");
-  CHECK(folder.error().find("is \"third\"; beside small there is \"other\"") != std::string::npos);
-  folder.change("system.toml", "other.toml\"]", "other.toml\", \"other.toml\"]");
-  CHECK(folder.error().find("has two systems \"other\"") != std::string::npos);
-  folder.change("system.toml", "\"other.toml\"", "\"none.toml\"");
-  CHECK_THAT(folder.error(), Catch::Contains("system.toml:") && Catch::Contains(": beside: ") &&
+  CHECK_THAT(folder.error(), Catch::Contains("is \"third\"; beside small there is \"other\""));
+  folder.change("bed.toml", "\"other.toml\"", "\"none.toml\"");
+  CHECK_THAT(folder.error(), Catch::Contains("bed.toml:3: beside.array: ") &&
                                  Catch::Contains("none.toml cannot be opened"));
-  folder.change("system.toml", "\"none.toml\"", "\"other.toml\"");
-  folder.change("other.toml", "name = \"other\"", "name = \"small\"");
-  CHECK_THAT(folder.error(), Catch::Contains("has a system \"small\", as this one is called"));
-  folder.change("other.toml", "name = \"small\"", "name = \"other\"");
-  // A system beside has none itself, be it this one.
-  folder.change("other.toml", "[drives]", "beside = [\"system.toml\"]\n[drives]");
-  CHECK(folder.error().find("not beside another themselves") != std::string::npos);
+  folder.change("bed.toml", "\"none.toml\"", "\"small.toml\"");
+  CHECK_THAT(folder.error(), Catch::Contains("is \"small\", which is there already"));
+  // An array beside has none itself.
+  folder.change("bed.toml", "\"small.toml\"\n[[beside.host]]",
+                "\"other.toml\"\n[[beside.beside]]\narray = \"small.toml\"\n[[beside.host]]");
+  CHECK_THAT(folder.error(), Catch::Contains("beside.beside"));
 }
 
 TEST_CASE("A specification comes from an IOMeter file, whose mistakes are told with its line",
@@ -284,6 +339,38 @@ struct {
   const char* line;
   const char* part;
 } const kRefused[] = {
+    {"small.toml", "rate =", "mtu = \"40B\"\nrate =", "small.toml:7: portal[1].mtu: ", "40B"},
+    {"small.toml", "count = 4", "count = 0", "small.toml:10: drive[1].count: ", ""},
+    {"small.toml", "profile = \"maxtor-7l250s0\"", "size = \"1GiB\"",
+     "small.toml:8: drive.profile: ", "is missing"},
+    {"small.toml", "[[drive]]",
+     "[[drive]]\nname = \"e\"\nfile = \"e\"\nprofile = \"intel-p3700-800\"\n[[drive]]",
+     "small.toml:12: drive.profile: ", "is not that of the first drive"},
+    {"bed.toml", "small.toml", "none.toml", "bed.toml:1: array: ", "cannot be opened"},
+    {"bed.toml", "[[host]]", "colour = 1\n[[host]]", "bed.toml:2: colour: ", "is not a key here"},
+    {"bed.toml", "[[host]]",
+     "[cache]\nmemory = \"512MiB\"\ndirty = { value = \"1GiB\", from = \"assumed\", source = "
+     "\"a test\" }\n[[host]]",
+     "bed.toml:4: cache.dirty", "not less than the cache's memory"},
+    {"bed.toml", "[[host]]", "[cache]\nflush_mark = 100\n[[host]]", "bed.toml:3: cache.flush_mark",
+     "99"},
+    {"bed.toml", "[[host]]", "[layout]\ncontrollers = 0\n[[host]]",
+     "bed.toml:3: layout.controllers", "64"},
+    {"bed.toml", "[[host]]", "[layout]\npage = \"8192PiB\"\n[[host]]", "bed.toml:3: layout.page",
+     "8192PiB"},
+    {"bed.toml", "[[host]]", "[layout]\npage = \"5000B\"\n[[host]]", "bed.toml:3: layout.page",
+     "multiple of 4096"},
+    {"bed.toml", "[[host]]", "[session]\nmax_burst = \"0B\"\n[[host]]",
+     "bed.toml:3: session.max_burst", ""},
+    {"bed.toml", "[[host]]", "[background]\nread_percent = 101\n[[host]]",
+     "bed.toml:3: background.read_percent", "100"},
+    {"bed.toml", "[[host]]", "[[host]]\nname = \"fast\"\n[[host]]",
+     "bed.toml:5: host.fast.name: ", "is there already"},
+    {"bed.toml", "name = \"fast\"", "name = \"fast\"\nprocessors = 9223372036854775807",
+     "bed.toml:4: host.fast.processors", "65536"},
+    {"bed.toml", "\"1us\"", "\"2h\"", "bed.toml:4: host.fast.request_time", "to 1h"},
+    {"bed.toml", "\"1us\"", "\"1 second\"", "bed.toml:4: host.fast.request_time", ""},
+    {"bed.toml", "\"fitted\"", "\"guessed\"", "bed.toml:4: ", "\"guessed\""},
     {"lab.toml", "id = \"one\"", "id = \"two\"", "lab.toml:16: ", "\"two\" is no figure"},
     {"lab.toml", "drives = 2", "drives = 3", "lab.toml:4: ", "6 drives are needed"},
     {"lab.toml", "raid0", "raid6", "lab.toml:4: ", "raid6"},
@@ -314,16 +401,9 @@ struct {
      "each of 65536 volumes"},
     {"lab.toml", "outstanding = 4", "align = \"100B\"", "lab.toml:14: experiment.group.align",
      "multiple of 512"},
-    {"lab.toml", "system.toml", "iometer", "lab.toml:2: system", "is a folder; name a file"},
-    {"lab.toml", "system.toml", "pipe", "lab.toml:2: system", "is a pipe; name a file"},
+    {"lab.toml", "bed.toml", "iometer", "lab.toml:2: bed", "is a folder; name a file"},
+    {"lab.toml", "bed.toml", "pipe", "lab.toml:2: bed", "is a pipe; name a file"},
     {"lab.toml", "figures.toml", "/dev/zero", "lab.toml:3: figures", "more than 4MiB"},
-    {"system.toml", "count = { value = 2,",
-     "mtu = { value = \"40B\", from = \"assumed\", source = \"a test\" }\ncount = { value = 2,",
-     "system.toml:6: port.mtu: is 40; it must be", ""},
-    {"system.toml", "[[host]]",
-     "[cache]\ndirty = { value = \"1GiB\", from = \"assumed\", source = \"a test\" }\n[[host]]",
-     "system.toml:8: cache.dirty", "not less than cache.memory"},
-    {"system.toml", "[drives]", "members = 17\n[drives]", "system.toml:2: members", "from 1 to 16"},
     {"lab.toml", "outstanding = 4", "used = 2", "lab.toml:14: ", "a set has 1 volumes"},
     {"lab.toml", "outstanding = 4", "controllers = 2", "lab.toml:14: ", "the system has 1"},
     {"lab.toml", "outstanding = 4", "spread = 2", "lab.toml:14: ", "1 sets are no multiple"},
@@ -332,9 +412,6 @@ struct {
      "lab.toml:4: ", "more than 4GiB of requests outstanding"},
     {"lab.toml", "outstanding = 4", "workers = 20000",
      "lab.toml:4: ", "has 40000 workers in all; at most 32768"},
-    {"system.toml", "[port]",
-     "[raid]\nstrip = { value = \"12KiB\", from = \"assumed\", source = \"a\" }\n[port]",
-     "system.toml:6: raid.strip", "is no power of two from 4KiB"},
     {"lab.toml", "metric = \"IOPS\"", "metric = \"IOPS\"\ndivide_by = 0",
      "lab.toml:18: ", "above 0"},
     {"lab.toml", "when = { sets", "when = { set", "lab.toml:18: ", "is not varied"},
@@ -347,8 +424,6 @@ struct {
     {"lab.toml", "[[experiment.figure]]", "[[experiment]]\nname = \"reads\"\n[[experiment.figure]]",
      "lab.toml:16: ", "another"},
     {"lab.toml", "outstanding = 4", "adapters = 17", "lab.toml:14: ", "16 at most"},
-    {"system.toml", "[[host]]", "[[host]]\nname = \"fast\"\n[[host]]",
-     "system.toml:9: ", "is there already"},
     {"figures.toml", "value = 100", "value = inf", "figures.toml:5: ", "is no number"},
     {"figures.toml", "_percent = 5", "_percent = nan", "figures.toml:7: ", "is no number"},
     {"figures.toml", "_percent = 5", "_percent = -5", "figures.toml:7: ", "above 0"},
@@ -369,34 +444,6 @@ struct {
      "sum_of = [\"three\"]\n[[figure]]\nid = \"three\"\nrole = \"check\"\nvalue = 1\n"
      "sum_of = [\"one\"]\n",
      "figures.toml:8: ", "\"three\", which is computed itself"},
-    {"system.toml", "[[host]]",
-     "[cache]\nflush_mark = { value = 100, from = \"assumed\", source = \"a test\" }\n[[host]]",
-     "cache.flush_mark", "1 to 99"},
-    {"system.toml", "[[host]]",
-     "[controller]\ncount = { value = 0, from = \"assumed\", source = \"a test\" }\n[[host]]",
-     "controller.count", "from 1 to 64"},
-    {"system.toml", "value = 2,", "value = 100000000,", "system.toml:6: ", "0 to 256"},
-    {"system.toml", "value = \"1us\"", "value = \"2h\"", "system.toml:9: ", "at most 1h"},
-    {"system.toml", "[[host]]",
-     "[raid]\npage = { value = \"8192PiB\", from = \"assumed\", source = \"a test\" }\n[[host]]",
-     "system.toml:8: raid.page", "at most 1GiB"},
-    // Of which the lower 32 bits would be a strip.
-    {"system.toml", "[[host]]",
-     "[raid]\nstrip = { value = \"2147483776KiB\", from = \"assumed\", source = \"a test\" }\n"
-     "[[host]]",
-     "system.toml:8: raid.strip", "at most 1MiB"},
-    {"system.toml", "[[host]]",
-     "[cache]\nmemory = { value = \"1024PiB\", from = \"assumed\", source = \"a test\" }\n[[host]]",
-     "system.toml:8: cache.memory", "at most 64GiB"},
-    {"system.toml", "[[host]]",
-     "[cache]\ndestages_in_flight = { value = 9223372036854775807, from = \"assumed\", source = "
-     "\"a "
-     "test\" }\n[[host]]",
-     "system.toml:8: cache.destages_in_flight", "0 to 65536"},
-    {"system.toml", "[[host]]",
-     "[controller]\ntotal_rate = { value = \"9000000GB/s\", from = \"assumed\", source = \"a "
-     "test\" }\n[[host]]",
-     "system.toml:8: controller.total_rate", "at most"},
     {"lab.toml", "outstanding = 4", "volumes = 8192\nvolume_size = \"1024PiB\"",
      "lab.toml:4: ", "larger than their"},
     {"figures.toml", "role = \"fit\"", "role = \"fit\"\nmean_of = [\"two\"]",
@@ -408,10 +455,7 @@ struct {
     {"lab.toml", "figures =", "time_scale = 0.5\nfigures =", "lab.toml:3: ", "from 1 to 1000"},
     {"lab.toml", "run_time", "runtime", "lab.toml:7: ", "run_time"},
     {"lab.toml", "metric = \"IOPS\"", "metric = \"ops\"", "lab.toml:17: ", "\"ops\""},
-    {"lab.toml", "system.toml", "nothing.toml", "lab.toml:2: system: ", "cannot be opened"},
-    {"system.toml", "count = 4", "count = 0", "system.toml:4: ", "drives.count"},
-    {"system.toml", "\"1us\"", "\"1 second\"", "system.toml:9: ", "request_time"},
-    {"system.toml", "\"fitted\"", "\"guessed\"", "system.toml:9: ", "\"guessed\""},
+    {"lab.toml", "bed.toml", "nothing.toml", "lab.toml:2: bed: ", "cannot be opened"},
     {"figures.toml", "value = 100\n", "value = 100\nrule = \"straight\"\n",
      "figures.toml:", "near-linear"},
     {"figures.toml", "value = 100\n", "value = 100\nat_most = 3\n",
@@ -442,7 +486,11 @@ TEST_CASE("What cannot be is refused in one line with file and line", "[lab][exp
 
 TEST_CASE("Members are as many as the system's group has at most", "[lab][experiment]") {
   const Folder folder;
-  folder.change("system.toml", "[drives]", "members = 2\n[drives]");
+  folder.write("small.toml", folder.text("small.toml") +
+                                 "[[raid]]\nname = \"r\"\nlevel = \"raid0\"\n"
+                                 "drives = [\"d0\", \"d1\"]\n[[pool]]\nname = \"p\"\n"
+                                 "[[member]]\nname = \"two\"\n[[member.drive]]\nname = \"e\"\n"
+                                 "file = \"e\"\nprofile = \"maxtor-7l250s0\"\n");
   folder.change("lab.toml", "sets = \"sets\"", "members = \"sets\"");
   const auto plan = folder.read();
   INFO((plan ? std::string() : plan.error()));

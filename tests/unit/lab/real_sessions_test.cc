@@ -217,9 +217,7 @@ TEST_CASE("Connections take as many writes at a time as the system's ports do, a
           "[lab][sessions]") {
   ArrayProfile profile = system_that_asks();
   profile.port_count = 8;
-  profile.writes_in_transfer = 1;
-  profile.r2t_time = 200us;
-  profile.r2t_time_per_connection = 50us;
+  profile.pace = {.at_once = 1, .turnaround = 200us, .per_connection = 50us};
   VolumeGroup group = fast_group({.bytes = 65536, .read_percent = 0});
   group.outstanding = 2;
   group.per_connection = true;

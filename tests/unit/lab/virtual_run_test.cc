@@ -119,8 +119,7 @@ TEST_CASE("A host's latency is there twice in each request", "[lab][run]") {
 TEST_CASE("Writes that wait for one another on a connection are bounded by their round trips",
           "[lab][run]") {
   ArrayProfile profile = small_system();
-  profile.writes_in_transfer = 1;
-  profile.r2t_time = 500us;
+  profile.pace = {.at_once = 1, .turnaround = 500us};
   VolumeGroup what = group(raid::Level::kRaid0, 8, false);
   const double one = mebibytes(run(profile, what));
   // 64 KiB take 556 us on the wire.
