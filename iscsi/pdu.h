@@ -164,13 +164,6 @@ constexpr std::uint8_t status_detail(LoginStatus status) noexcept {
 
 // For logs: "SCSI Command", "Invalid PDU field", …; "unassigned" (or the like) for other values.
 std::string_view name_of(Opcode opcode);
-std::string_view name_of(RejectReason reason);
-std::string_view name_of(TaskManagementFunction function);
-std::string_view name_of(TaskManagementResult result);
-std::string_view name_of(AsyncEventCode event);
-std::string_view name_of(LogoutReason reason);
-std::string_view name_of(LogoutResult result);
-std::string_view name_of(LoginStage stage);
 std::string_view name_of(LoginStatus status);
 
 // Section 11.12.5: the initiator port's part of a session's identity. Six bytes as they stand.

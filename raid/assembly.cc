@@ -479,20 +479,6 @@ void Assembler::sort_spares() {
 
 }  // namespace
 
-std::string_view describe(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::kAbsent:
-      return "absent";
-    case Verdict::kCurrent:
-      return "current";
-    case Verdict::kReturning:
-      return "returning";
-    case Verdict::kStale:
-      return "stale";
-  }
-  return "unknown";
-}
-
 void put_aside(AssembledSet& set, unsigned role, std::string why) {
   const auto layout = set.superblock.layout();
   assert(layout.has_value() && set.roles[role].verdict == Verdict::kCurrent);

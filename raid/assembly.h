@@ -68,7 +68,6 @@ enum class Verdict : std::uint8_t {
   kReturning,  // Missed what the region map calls stale, and nothing else.
   kStale,      // Only good as a fresh drive.
 };
-std::string_view describe(Verdict verdict);  // "absent", "current", "returning", "stale"
 
 struct AssembledRole {
   std::optional<std::size_t> drive;  // Index of the candidate.

@@ -81,7 +81,7 @@ class Layout {
   // The number of stripes in a row with these bytes on each drive; at least a strip on each.
   std::uint64_t stripes_with(std::uint64_t bytes_of_drive) const noexcept {
     const std::uint64_t strips = bytes_of_drive / (std::uint64_t{block_bytes()} << strip_shift_);
-    return std::max<std::uint64_t>(strips, 1) * groups_;
+    return std::max<std::uint64_t>(strips, 1) * (concatenated() ? 1 : groups_);
   }
   std::uint64_t stripe_count() const noexcept { return stripe_count_; }
   std::uint64_t block_count() const noexcept { return stripe_count_ * stripe_blocks(); }

@@ -87,6 +87,9 @@ struct Geometry {
   std::uint32_t physical_block_bytes = 4096;  // A multiple of block_bytes.
   std::uint64_t block_count = 0;
   std::uint32_t optimal_io_blocks = 0;  // 0: no preference.
+  // Several times that, which a cache above drives moves at once. Hosts do not hear of it. 0: the
+  // same.
+  std::uint32_t unit_blocks = 0;
   std::uint32_t maximum_io_blocks = 0;  // What one request may span; 0: any length.
   bool unmap = false;                   // kUnmap frees space.
   bool unmap_zeroes = false;            // ... and the extent reads as zeros afterwards.

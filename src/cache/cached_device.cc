@@ -39,7 +39,7 @@ void CachedDevice::note_released(const DirtyRecord& record) {
 
 const Geometry& CachedDevice::geometry() const noexcept {
   shown_geometry_ = below().geometry();
-  shown_geometry_.optimal_io_blocks *= stripes_at_once_;
+  shown_geometry_.unit_blocks = shown_geometry_.optimal_io_blocks * stripes_at_once_;
   const bool safe = write_memory() != nullptr && write_memory()->non_volatile();
   shown_geometry_.volatile_cache = !safe;
   shown_geometry_.non_volatile_cache = safe;

@@ -35,8 +35,8 @@ class CachedDevice final : public Layer {
                std::uint32_t stripes_at_once);
   ~CachedDevice() override;
 
-  // As the device below, but for the stripes that it takes at once, and for what is true of the
-  // cache now: volatile, or non-volatile.
+  // As the device below, but for its unit, and for what is true of the cache now: volatile, or
+  // non-volatile.
   const Geometry& geometry() const noexcept override;
   // kFailed or kDegraded while dirty data cannot be destaged.
   Health health() const noexcept override;

@@ -17,7 +17,7 @@ constexpr Duration kLongestBackOff = std::chrono::seconds(30);
 constexpr std::uint64_t kYoungShare = 8;
 
 std::uint64_t stripe_blocks(const CacheOptions& options, const Geometry& geometry) {
-  if (geometry.optimal_io_blocks > 1) return geometry.optimal_io_blocks;
+  if (geometry.unit_blocks > 1) return geometry.unit_blocks;
   return std::max<std::uint64_t>(options.destage_bytes, kLineBytes) / geometry.block_bytes;
 }
 

@@ -315,7 +315,7 @@ Task<Completion> CachedDevice::advise(Request request) {
   request.data = {};
   // As much as a fetch may have, up to the end of a stripe.
   const std::uint64_t most = kMostFetchBytes / block_bytes_;
-  const std::uint64_t stripe = std::clamp<std::uint64_t>(geometry().optimal_io_blocks, 1, most);
+  const std::uint64_t stripe = std::clamp<std::uint64_t>(geometry().unit_blocks, 1, most);
   const std::uint64_t unit = stripe * (most / stripe);
   Extent rest = request.extent;
   while (rest.block_count > 0) {

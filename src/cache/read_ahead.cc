@@ -3,6 +3,7 @@
 // What comes of advice is nobody's concern: it always succeeds.
 #include "cache/read_ahead.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace sandbay::cache {
@@ -11,7 +12,8 @@ ReadAhead::ReadAhead(BlockDevice& below, StreamBudget& budget)
     : Layer(below),
       detector_({.block_bytes = below.geometry().block_bytes,
                  .block_count = below.geometry().block_count,
-                 .stripe_blocks = below.geometry().optimal_io_blocks,
+                 .stripe_blocks =
+                     std::max(below.geometry().unit_blocks, below.geometry().optimal_io_blocks),
                  .largest_window_bytes = budget.largest_window_bytes},
                 budget) {}
 

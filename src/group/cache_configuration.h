@@ -26,7 +26,7 @@ inline constexpr std::string_view kCacheModes = "\"write-back\", \"write-through
 struct CacheConfiguration {
   cache::CacheOptions options;
   std::uint64_t nvram_bytes = 0;        // Of the NVRAM, for descriptors and data; 0: none of it.
-  std::uint64_t drive_write_bytes = 0;  // For each drive in one destage; 0: a strip.
+  std::uint64_t drive_write_bytes = 0;  // For each drive in one destage; 0: one stripe.
   bool read_ahead = true;
   std::uint64_t window_bytes = cache::StreamBudget{}.largest_window_bytes;  // For one stream.
   std::uint32_t line = 0;                                                   // Of the section,

@@ -658,6 +658,7 @@ ConfigurationResult parse_configuration(std::string_view text, const std::filesy
   Mistakes mistakes(file.string());
   unwrap_values(*document, mistakes);
   expand_counts(*document, mistakes);
+  if (!mistakes.empty()) return std::unexpected(mistakes.sorted());
   return read_configuration(*document, mistakes, file);
 }
 
@@ -683,6 +684,10 @@ ConfigurationResult load_configuration(const std::filesystem::path& file) {
   if (!stream) {
     return std::unexpected(
         std::vector{fmt::format("{}: cannot be read; name a configuration file", file.string())});
+  }
+  if (text.view().size() > kMostTextBytes) {
+    return std::unexpected(std::vector{
+        fmt::format("{}: has more than {}", file.string(), format_size(kMostTextBytes))});
   }
   return parse_configuration(text.str(), file);
 }

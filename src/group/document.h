@@ -6,6 +6,7 @@
 // for, naming the nearest one that is known.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <expected>
 #include <map>
@@ -18,6 +19,9 @@
 #include "group/units.h"
 
 namespace sandbay::group {
+
+// What a file may have.
+inline constexpr std::size_t kMostTextBytes = std::size_t{4} << 20;
 
 struct Value {
   enum class Kind : std::uint8_t { kString, kInteger, kFloat, kBoolean, kArray, kTable, kOther };

@@ -11,7 +11,9 @@
 namespace sandbay::group {
 namespace {
 
-constexpr std::uint64_t kMostCounted = 4096;          // Sections that a file's counts make, in all.
+// What a file's counts make, in all.
+constexpr std::uint64_t kMostCounted = 4096;
+constexpr std::uint64_t kMostValues = 1'000'000;
 constexpr std::uint64_t kMostNumber = 1'000'000'000;  // Of a place's start and step.
 
 std::string text_of(const Value& value) {
@@ -67,9 +69,14 @@ class Unwrapping {
     provenance.origin = reader.string("from").value_or("");
     provenance.source = reader.string("source").value_or("");
     const Value* const found = reader.any("value");
-    reader.require("value", "what it is");
-    reader.require("from", fmt::format("where it comes from: {}", fmt::join(kOrigins, ", ")));
-    reader.require("source", "the source, in words");
+    const std::array keys = {"value", "from", "source"};
+    const auto missing =
+        std::ranges::find_if(keys, [&](const char* key) { return !reader.has(key); });
+    if (missing != keys.end()) {
+      mistakes_.add(table.line, name,
+                    fmt::format("has no {}; write {{ value = …, from = \"{}\", source = \"…\" }}",
+                                *missing, kOrigins.front()));
+    }
     reader.finish();
     if (reader.has("from") && std::ranges::find(kOrigins, provenance.origin) == kOrigins.end()) {
       reader.mistake("from", fmt::format("is \"{}\"; accepted are {}", provenance.origin,
@@ -172,6 +179,13 @@ Value numbered(const Value& section, std::uint64_t index) {
   return one;
 }
 
+std::uint64_t size_of(const Value& value) {
+  std::uint64_t size = 1;
+  for (const Value::Member& member : value.members) size += size_of(member.value);
+  for (const Value& element : value.elements) size += size_of(element);
+  return size;
+}
+
 class Counting {
  public:
   explicit Counting(Mistakes& mistakes) : mistakes_(mistakes) {}
@@ -191,23 +205,33 @@ class Counting {
 
  private:
   void take(Value& section, const std::string& path, std::vector<Value>& all) {
-    if (section.kind == Value::Kind::kTable && section.find("count") != nullptr) {
-      TableReader reader(section, path, mistakes_);
-      const std::uint64_t most = kMostCounted - made_;
-      const auto count = reader.integer("count", 1, most);
-      made_ += count.value_or(0);
-      for (std::uint64_t i = 0; i < count.value_or(0); ++i) {
-        all.push_back(numbered(section, i));
-        walk(all.back(), path);
-      }
+    if (section.kind != Value::Kind::kTable || section.find("count") == nullptr) {
+      if (section.kind == Value::Kind::kTable) walk(section, path);
+      all.push_back(std::move(section));
       return;
     }
-    if (section.kind == Value::Kind::kTable) walk(section, path);
-    all.push_back(std::move(section));
+    TableReader reader(section, path, mistakes_);
+    const auto count = reader.integer("count", 1, kMostCounted);
+    if (!count || full_) return;
+    made_ += *count;
+    values_ += *count * size_of(section);
+    full_ = made_ > kMostCounted || values_ > kMostValues;
+    if (full_) {
+      return reader.mistake("count",
+                            fmt::format("makes more than {} sections, or {} values, of this "
+                                        "file; write smaller counts",
+                                        kMostCounted, kMostValues));
+    }
+    for (std::uint64_t i = 0; i < *count; ++i) {
+      all.push_back(numbered(section, i));
+      walk(all.back(), path);
+    }
   }
 
   Mistakes& mistakes_;
   std::uint64_t made_ = 0;
+  std::uint64_t values_ = 0;
+  bool full_ = false;
 };
 
 }  // namespace

@@ -19,7 +19,6 @@ using Outcome = std::expected<void, std::string>;
 
 constexpr std::string_view kProfileSuffix = ".toml";
 // Some files, such as devices, have no end.
-constexpr std::size_t kMostTextBytes = std::size_t{4} << 20;
 
 Outcome refuse(std::string_view accepted) {
   return std::unexpected(fmt::format("{} is accepted", accepted));

@@ -23,8 +23,9 @@ constexpr std::size_t kLongestSerial = 32;
 constexpr std::string_view kNamePlace = "{}";  // Where in a text a drive's name goes.
 constexpr std::uint64_t kLargestNvramBytes = std::uint64_t{1} << 40;
 constexpr std::uint64_t kLargestJournalBytes = std::uint64_t{16} << 30;
-// With every time_scale and number of connections hosts still wait for it.
-constexpr Duration kLongestTurnaround = std::chrono::milliseconds(100);
+// With every time_scale and number of connections that is seconds, for which hosts still wait.
+constexpr Duration kLongestTurnaround = std::chrono::milliseconds(10);
+constexpr Duration kLongestPerConnection = std::chrono::milliseconds(1);
 constexpr std::uint64_t kMostWritesInTransfer = 256;
 constexpr std::uint64_t kMostSeed = std::uint64_t{1} << 62;
 constexpr std::string_view kLevels =
@@ -405,14 +406,19 @@ void read_controller(const Value& section, Mistakes& mistakes, HardwareConfigura
     const std::size_t space = wrong.find(' ');
     reader.mistake(wrong.substr(0, space), wrong.substr(space + 1));
   }
-  const auto turn = [&](std::string_view key, Duration& target) {
-    target = reader.duration(key, Duration{}, kLongestTurnaround).value_or(target);
+  const auto turn = [&](std::string_view key, Duration most) {
+    return reader.duration(key, Duration{}, most).value_or(Duration{});
   };
   if (const auto writes = reader.integer("writes_in_transfer", 1, kMostWritesInTransfer)) {
     hardware.pace.at_once = static_cast<unsigned>(*writes);
   }
-  turn("r2t_time", hardware.pace.turnaround);
-  turn("r2t_time_per_connection", hardware.pace.per_connection);
+  hardware.pace.turnaround = turn("r2t_time", kLongestTurnaround);
+  hardware.pace.per_connection = turn("r2t_time_per_connection", kLongestPerConnection);
+  if (hardware.pace.waits() && !mistakes.prefix().empty()) {
+    mistakes.add(section.line, "controller",
+                 "has a pace for writes, and that of the section at the top of the file is for all "
+                 "targets; write it there");
+  }
   reader.finish();
   hardware.controller = controller;
 }

@@ -210,8 +210,8 @@ void Hardware::learn_sets() {
   }
 }
 
-// Volumes take over the geometry when they are opened, and keep it. Until then the set's own
-// counts, also if its drives have become others since it was recorded.
+// Volumes on sets take over the geometry when they are opened, and keep it. Until then the set's
+// own counts, also if its drives have become others since it was recorded.
 void Hardware::learn_door(raid::ManagedSet* set) {
   auto& door = doors_[set->uuid()];
   const Geometry& geometry = records_.at(set->uuid()).geometry;

@@ -25,13 +25,13 @@ class SetDoor final : public BlockDevice {
       : home_(home), name_(std::move(name)), geometry_(geometry), power_(power) {}
 
   Executor& home() const noexcept override { return home_; }
-  // What was known when it was made; but which caches there are is what is true now.
+  // What was known when it was made; but caches, and their unit, are as they are now.
   const Geometry& geometry() const noexcept override {
     if (set_ != nullptr) {
       const Geometry& now = set_->geometry();
       geometry_.volatile_cache = now.volatile_cache;
       geometry_.non_volatile_cache = now.non_volatile_cache;
-      geometry_.optimal_io_blocks = now.optimal_io_blocks;
+      geometry_.unit_blocks = now.unit_blocks;
     }
     return geometry_;
   }

@@ -27,7 +27,7 @@ constexpr std::uint64_t kMostBackgroundBytes = std::uint64_t{1} << 20;
 // No system has more, and what is scaled and multiplied stays within 64 bits, a run in memory.
 constexpr std::uint64_t kMostCount = 65536;
 constexpr std::uint64_t kMostMemory = std::uint64_t{64} << 30;
-constexpr std::uint64_t kLeastPageBytes = 4096;
+constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kMostPageBytes = std::uint64_t{1} << 30;
 constexpr Duration kLongestTime = std::chrono::hours(1);
 // What an experiments' file has beside its test bed.
@@ -80,13 +80,20 @@ class Scaling {
         value.integer = number;
         return;
       }
+      case Value::Kind::kFloat:
+        value.number *= scale;
+        return;
       default:
         if (const auto rate = group::parse_rate(value.text)) {
           value.text = group::format_rate(scaled(*rate));
         } else if (const auto time = group::parse_duration(value.text)) {
           value.text = fmt::format("{}ns", scaled(time->count()));
         } else if (const auto size = group::parse_size(value.text)) {
-          value.text = fmt::format("{}B", scaled(*size));
+          // What was whole sectors or pages stays so.
+          const std::uint64_t page = *size % kPage == 0 ? kPage : 1;
+          value.text = fmt::format("{}B", scaled(*size) / page * page);
+        } else {
+          mistakes_.add(found.line, found.name, "cannot be scaled");
         }
     }
   }
@@ -143,12 +150,16 @@ void take_array(const group::Configuration& array, Mistakes& mistakes, ArrayProf
     for (const auto& drive : member.hardware.drives) drives.push_back(&drive);
   }
   for (const group::DriveConfiguration* drive : drives) {
-    if (drive->type != nullptr && drive->profile == drives.front()->profile) continue;
+    const group::DriveConfiguration& first = *drives.front();
+    const bool alike = drive->profile == first.profile && drive->begin_bytes == first.begin_bytes &&
+                       drive->changed == first.changed;
+    if (drive->type != nullptr && alike) continue;
     return mistakes.add(drive->line, "drive.profile",
                         drive->type == nullptr
                             ? "is missing; the lab runs arrays whose drives have one"
                             : "is not that of the first drive; the lab runs drives that are alike");
   }
+  std::erase_if(drives, [](const group::DriveConfiguration* drive) { return drive->spare; });
   if (drives.empty()) return mistakes.add_absence(1, "drive", "is missing; the lab needs drives");
   profile.drive_count = drives.size();
   profile.drive = drives.front()->type->profile();
@@ -267,6 +278,7 @@ class BedReader {
     group::unwrap_values(*document, mistakes,
                          [&](const Provenance& each, Value& value) { scaling.take(each, value); });
     group::expand_counts(*document, mistakes);
+    if (!mistakes.empty()) return mistakes.sorted().front();
     const auto array = group::read_configuration(*document, mistakes, path);
     if (!array) return array.error().front();
     take_array(*array, mistakes, profile_);
@@ -311,7 +323,11 @@ class BedReader {
     }
     if (const Value* table = reader.table("cache")) cache(plain(*table, "cache"));
     if (const Value* table = reader.table("layout")) layout(plain(*table, "layout"));
-    if (const Value* table = reader.table("session")) session(plain(*table, "session"));
+    if (const Value* table = reader.table("session")) {
+      session(plain(*table, "session"));
+    } else if (const std::string wrong = model::profile_error(profile_.exchange); !wrong.empty()) {
+      reader.mistake("session", wrong + "; write a section with other values");
+    }
     if (const Value* table = reader.table("background")) background(plain(*table, "background"));
     for (const Value* table : reader.tables("host")) host(*table);
   }
@@ -334,12 +350,13 @@ class BedReader {
 
   void layout(const Value& table) {
     Section values(table, "layout", mistakes_);
-    values.size("page", profile_.page_bytes, kLeastPageBytes, kMostPageBytes);
-    if (profile_.page_bytes % kLeastPageBytes != 0) {
+    values.size("page", profile_.page_bytes, kPage, kMostPageBytes);
+    if (profile_.page_bytes % kPage != 0) {
       values.reader().mistake("page", "is no multiple of 4096 bytes");
     }
     values.flag("scattered_pages", profile_.scattered_pages);
     values.flag("nearest_mirror", profile_.nearest_mirror);
+    values.count("drives", profile_.drive_count, 1);
     values.count("controllers", profile_.controller_count, 1, kMostControllers);
     if (profile_.member_count > 0 && profile_.controller_count > 1) {
       values.reader().mistake("controllers",

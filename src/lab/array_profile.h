@@ -7,7 +7,7 @@
 //   array = "../arrays/NAME.toml"
 //   front_end = "NFS"                 What hosts came through; "iSCSI" if it is left out.
 //   [cache] memory, dirty, flush_mark, read_ahead, write_back    Where the array's file has others.
-//   [layout] page, scattered_pages, nearest_mirror, controllers  Which that file cannot say.
+//   [layout] page, scattered_pages, nearest_mirror, drives, controllers
 //   [session], [background], [[host]]
 //   [[beside]]                        Another array that the document measured, and its own bed.
 //
@@ -75,7 +75,7 @@ struct ArrayProfile {
   std::uint64_t read_ahead_bytes = 128 << 20;
   std::uint64_t read_ahead_window_bytes = 8 << 20;
   std::uint64_t destages_in_flight = 8;  // Of each RAID set.
-  std::uint64_t drive_write_bytes = 0;   // For each drive in one destage; 0: a strip.
+  std::uint64_t drive_write_bytes = 0;   // For each drive in one destage; 0: one stripe.
   bool write_back = true;                // Else a write ends when the drives have it.
   model::ControllerProfile controller;
   std::uint64_t port_count = 1;

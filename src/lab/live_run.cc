@@ -174,8 +174,12 @@ std::size_t memory_for(const Case& what) {
 bool same_unit(const std::string& one, const std::string& other) {
   const auto a = iscsi::parse_url(one);
   const auto b = iscsi::parse_url(other);
-  return a && b && a->endpoint == b->endpoint && a->target_name == b->target_name &&
-         a->lun_number == b->lun_number;
+  if (!a || !b || a->target_name != b->target_name || a->lun_number != b->lun_number) return false;
+  const auto leads_to = [&b](const Endpoint& portal) {
+    return portal == b->endpoint ||
+           std::ranges::find(b->more_endpoints, portal) != b->more_endpoints.end();
+  };
+  return leads_to(a->endpoint) || std::ranges::any_of(a->more_endpoints, leads_to);
 }
 
 // That each names a logical unit of its own.
@@ -235,11 +239,6 @@ std::string check_live(const Plan& plan, const LiveOptions& options) {
   }
   if (options.urls.empty() && options.write) {
     return "--write is for targets elsewhere: add a URL to --live";
-  }
-  if (!options.urls.empty() && options.time_scale != 1) {
-    return fmt::format(
-        "--time-scale {:g} is for the experiments' own system: nobody slows what is behind a URL",
-        options.time_scale);
   }
   std::string wrong = check_units(options.urls);
   if (wrong.empty()) wrong = check_surplus(plan, options.urls);

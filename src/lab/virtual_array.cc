@@ -276,7 +276,8 @@ Task<std::string> VirtualArray::add_set(const VolumeGroup* group, Head* head) {
                                             });
   set.top = set.set.get();
   if (head->cache) {
-    const std::uint64_t stripes = layout->stripes_with(profile_.drive_write_bytes);
+    const std::uint64_t bytes = profile_.drive_write_bytes;
+    const std::uint64_t stripes = bytes == 0 ? 1 : layout->stripes_with(bytes);
     set.top =
         &head->cache->add_device(make_uuid(random_), *set.set, static_cast<std::uint32_t>(stripes));
   }

@@ -36,12 +36,6 @@ Task<bool> Housekeeper::stop(TimePoint deadline) {
   co_return ended;
 }
 
-void Housekeeper::set_options(const HousekeepingOptions& options) {
-  options_ = options;
-  balance_ = Balance(pool_, options.balance);
-  choose_pace();
-}
-
 Error Housekeeper::fill(BranchId branch) {
   if (pool_.map().find(branch) == nullptr) return Error::kNotFound;
   fills_[branch].progress.begun = pool_.home().now();

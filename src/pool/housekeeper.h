@@ -59,8 +59,6 @@ class Housekeeper {
   // Copies what the branch has of its parent, until it needs none. kNotFound: no such branch.
   Error fill(BranchId branch);
   void stop_filling(BranchId branch) { fills_.erase(branch); }
-  // Paces and reasons; at once.
-  void set_options(const HousekeepingOptions& options);
   const HousekeepingOptions& options() const noexcept { return options_; }
   std::vector<HousekeepingView> views() const;
 

@@ -213,17 +213,19 @@ void Reactor::submit_and_wait() {
   }
   const TimePoint started = clock();
   watch_.turn_ends(started);
-  const bool found = quick_ && spin(started);
+  // A timer that is due before a sleep would end is looked for as well.
+  const TimePoint earliest = timers_.earliest();
+  const bool soon = earliest - started <= std::max(kSpin, wake_lag_);
+  const bool found = soon ? spin(earliest) : quick_ && spin(std::min(started + kSpin, earliest));
   if (!found) sleep();
-  quick_ = clock() - started <= kSpin;
+  quick_ = !soon && clock() - started <= kSpin;
 }
 
-// Looks for work for a moment instead of sleeping: where the next request follows at once, as at
-// queue depth 1, waking up would cost more than the request. Done only while waits are short, so
-// that an idle reactor sleeps.
-bool Reactor::spin(TimePoint started) {
+// Looks for work instead of sleeping: where the next request follows at once, as at queue depth 1,
+// waking up would cost more than the request. Only while waits are short or a timer is about to
+// end, so that an idle reactor sleeps.
+bool Reactor::spin(TimePoint until) {
   engine_->submit();
-  const TimePoint until = std::min(started + kSpin, timers_.earliest());
   do {
     for (unsigned i = 0; i < kLooksPerClock; ++i) {
       if (engine_->has_work() || inbox_.load(std::memory_order_relaxed) != nullptr) {
@@ -244,7 +246,20 @@ void Reactor::sleep() {
     return;
   }
   const TimePoint deadline = timers_.earliest();
-  engine_->wait(deadline == kNever ? Duration::max() : std::max(deadline - now_, Duration{0}));
+  if (deadline == kNever) {
+    engine_->wait(Duration::max());
+  } else {
+    // A processor that sleeps takes a while to wake up, on virtual machines as long as a request
+    // may last: the timer is asked for as much earlier as it was late lately. Much later it is for
+    // other reasons.
+    const TimePoint due = deadline - wake_lag_;
+    const Duration left = due - clock();
+    engine_->wait(std::max(left, Duration{0}));
+    const Duration late = clock() - due;
+    if (left > Duration{0} && late > Duration{0} && late <= kMostWakeLag) {
+      wake_lag_ += (late - wake_lag_) / 8;
+    }
+  }
   sleeping_.store(false, std::memory_order_relaxed);
 }
 

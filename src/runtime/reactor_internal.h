@@ -66,6 +66,7 @@ class Reactor final : public Executor {
   // How long a reactor looks for work before it sleeps, while waits have been that short.
   static constexpr Duration kSpin = std::chrono::microseconds(50);
   static constexpr unsigned kLooksPerClock = 16;
+  static constexpr Duration kMostWakeLag = std::chrono::microseconds(200);
 
   static TimePoint clock() noexcept;
   void run_ready();
@@ -75,7 +76,7 @@ class Reactor final : public Executor {
   void send_gathered() noexcept;
   void deliver(Message& first, Message& last) noexcept;
   void submit_and_wait();
-  bool spin(TimePoint started);
+  bool spin(TimePoint until);
   void sleep();
   void wake() noexcept;
 
@@ -84,7 +85,8 @@ class Reactor final : public Executor {
   std::unique_ptr<BufferPool> buffers_;
   std::vector<Executor*> peers_;
   bool stopping_ = false;
-  bool quick_ = false;  // The last wait was shorter than kSpin.
+  bool quick_ = false;   // The last wait was shorter than kSpin.
+  Duration wake_lag_{};  // From when a timer is due until the thread runs, as it was lately.
   int wake_fd_ = -1;
   int processor_ = -1;
   TimePoint now_{};

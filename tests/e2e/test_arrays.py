@@ -133,7 +133,8 @@ def test_equallogic_names_targets_by_their_identifiers(t):
 
 
 def test_equallogic_raid_50(t):
-    equallogic(t, lambda text: text.replace('level = "raid10"', 'level = "raid50"\ngroups = 2'),
+    equallogic(t, lambda text: text.replace(
+        'level = "raid10"', 'level = "raid50"\ngroups = 2\njournal = "nvram"'),
                raid50=[(5, 14, 2)])
 
 

@@ -82,7 +82,8 @@ TEST_CASE("Sequential writes of any size reach the device as full stripes", "[ca
 TEST_CASE("As many stripes as a device takes at once are destaged together", "[cache][destage]") {
   run([](Stack stack) -> Task<void> {
     CachedDevice& device = stack.cache.add_device(uuid_of(2), stack.below.recording, 8);
-    REQUIRE(device.geometry().optimal_io_blocks == 8 * kStripe / 512);
+    REQUIRE(device.geometry().optimal_io_blocks == kStripe / 512);
+    REQUIRE(device.geometry().unit_blocks == 8 * kStripe / 512);
     co_await write(device, 0, pattern(8 * kStripe + kStrip, 1));
     const Error error = co_await flush(device);
     REQUIRE(error == Error::kNone);

@@ -1,6 +1,7 @@
 // The controller's cache where things fail: boards that come, go and lose their content, metadata
 // that cannot be written, mirrors and NVRAM that fail at run time, drives that hang, and kills at
 // any moment of a start.
+#include "block/layer.h"
 #include "tests/unit/block/on_executor.h"
 #include "tests/unit/group/controller_cache_rig.h"
 
@@ -128,6 +129,39 @@ Task<void> starts(Executor& home, Nvram nvram, Mirror mirror, bool served) {
   if (mirror != Mirror::kNone) rack.mirror = &bench.mirror;
   if (mirror == Mirror::kOther) rack.mirror = &bench.other_mirror;
   co_await killed_while_it_starts(home, books, rack, served, first, *set);
+}
+
+// Stripes of 64 KiB.
+class Striped final : public Layer {
+ public:
+  explicit Striped(BlockDevice& below) : Layer(below), geometry_(below.geometry()) {
+    geometry_.optimal_io_blocks = 128;
+  }
+  const Geometry& geometry() const noexcept override { return geometry_; }
+
+ private:
+  Geometry geometry_;
+};
+
+// A unit has a quarter of the room for what is dirty at most: 16 stripes of 4 MiB.
+Task<void> limit_units(Executor& home) {
+  Books books(home);
+  const auto run = co_await begin(home, books, {.cache = "dirty_limit = \"4MiB\"\n"});
+  const auto memory = memory_set(home);
+  Striped set(*memory);
+  const std::vector<std::pair<std::uint64_t, std::uint32_t>> cases{{1, 1}, {16, 16}, {17, 16}};
+  std::uint8_t number = 1;
+  for (const auto& [asked, given] : cases) {
+    BlockDevice& device = run->cache->above(Uuid{number++}, set, asked);
+    CHECK(device.geometry().unit_blocks == given * 128);
+    CHECK(device.geometry().optimal_io_blocks == 128);
+  }
+  co_await end(*run);
+}
+
+TEST_CASE("A unit has the stripes that are asked for, up to a quarter of the room",
+          "[cache][group]") {
+  run_in_world([](Executor& home) { return limit_units(home); });
 }
 
 TEST_CASE("Killed while it starts, a cache goes on as if it had not been", "[cache][group]") {

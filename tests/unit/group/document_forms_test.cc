@@ -57,9 +57,10 @@ TEST_CASE("A value may say where it comes from", "[configuration][document]") {
 
 TEST_CASE("What is wrong with where a value comes from is one line", "[configuration][document]") {
   const auto [toml, line] = GENERATE(table<std::string, std::string>({
-      {"a = { from = \"document\", source = \"paper\" }\n", "x.toml:1: a.value: is missing; "},
-      {"a = { value = 1, source = \"paper\" }\n", "x.toml:1: a.from: is missing; "},
-      {"a = { value = 1, from = \"fitted\" }\n", "x.toml:1: a.source: is missing; "},
+      {"a = { from = \"document\", source = \"paper\" }\n",
+       "x.toml:1: a: has no value; write { value = "},
+      {"a = { value = 1, source = \"paper\" }\n", "x.toml:1: a: has no from; "},
+      {"a = { value = 1, from = \"fitted\" }\n", "x.toml:1: a: has no source; "},
       {"a = { value = 1, from = \"rumour\", source = \"s\" }\n",
        "x.toml:1: a.from: is \"rumour\"; accepted are data sheet, document, fitted, assumed"},
       {"a = { value = 1, from = \"fitted\", sauce = \"s\", source = \"s\" }\n",
@@ -118,6 +119,13 @@ TEST_CASE("A configuration may use both forms", "[configuration][document]") {
       "x.toml");
   REQUIRE_FALSE(wrong.has_value());
   CHECK(wrong.error().front().starts_with("x.toml:5: controller.read_request: "));
+  const auto without = parse_configuration(
+      "[group]\nname = \"g\"\nstate = \"s\"\n[controller]\nread_request = { from = \"fitted\", "
+      "source = \"s\" }\n",
+      "x.toml");
+  REQUIRE_FALSE(without.has_value());
+  REQUIRE(without.error().size() == 1);
+  CHECK(without.error().front().starts_with("x.toml:5: controller.read_request: has no value"));
 }
 
 TEST_CASE("A wrong count is one line, and no count is too large", "[configuration][document]") {
@@ -127,6 +135,10 @@ TEST_CASE("A wrong count is one line, and no count is too large", "[configuratio
     CHECK(forms.wrong.starts_with("x.toml:2: raid[1].count: "));
     CHECK(std::ranges::count(forms.wrong, '\n') == 1);
   }
+  std::string numbers = "1";
+  for (int i = 0; i < 300; ++i) numbers += ", 1";
+  const Forms large = full_form("[[raid]]\ncount = 4000\nlist = [" + numbers + "]\n");
+  CHECK(large.wrong.find("or 1000000 values, of this file") != std::string::npos);
   const Forms nested =
       full_form("[[member]]\ncount = 64\n[[member.raid]]\ncount = 64\nname = \"s\"\n");
   CHECK(nested.wrong.starts_with("x.toml:4: member[1].raid[1].count: "));

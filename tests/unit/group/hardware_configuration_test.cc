@@ -151,7 +151,9 @@ TEST_CASE("A controller's time is read, and what cannot be is refused",
   CHECK(result->hardware.pace.turnaround_with(2) == std::chrono::microseconds(137));
   CHECK(result->hardware.cache->drive_write_bytes == 1 << 20);
   check_mistake("[controller]\nwrites_in_transfer = 0\n", "writes_in_transfer: 0 is out of range");
-  check_mistake("[controller]\nr2t_time = \"1s\"\n", "write a time from 0s to 100ms");
+  check_mistake("[controller]\nr2t_time = \"1s\"\n", "write a time from 0s to 10ms");
+  check_mistake("[[member]]\nname = \"two\"\n[member.controller]\nr2t_time = \"5us\"\n",
+                "member[1].controller: has a pace for writes");
   check_mistake("[cache]\ndrive_write = \"1KiB\"\n", "cache.drive_write");
   check_mistake("[controller]\nprocessors = 0\n", "controller.processors: 0 is out of range");
   check_mistake("[controller]\nread_request = \"11s\"\n", "write a time from 0s to 10s");

@@ -284,6 +284,11 @@ TEST_CASE("An experiment may be of an array that stands beside the file's", "[la
   // What it has is among the parameters, and so in tables of them.
   CHECK(std::ranges::count(plan->system.parameters, "other.drive.begin", &Parameter::name) == 1);
 
+  folder.change("other.toml", "100GiB", "158GiB");
+  const auto nearer = folder.read({{"other.drive.begin", 0.8}});
+  REQUIRE(nearer.has_value());
+  CHECK(nearer->system_of(nearer->rows[0]).first_byte ==
+        (std::uint64_t{158} << 30) * 4 / 5 / 4096 * 4096);
   CHECK_THAT(folder.read({{"other.drive.end", 1.2}}).error(),
              Catch::Contains("drive.end: is no parameter"));
   CHECK_THAT(folder.read({{"other.drive.begin", 3}}).error(), Catch::Contains("other.toml:"));

@@ -538,8 +538,12 @@ TEST_CASE("What cannot be live is refused before anything is connected", "[lab][
   CHECK_THAT(check_live(plan, {.urls = {"iscsi://127.0.0.1"}}), Catch::Contains("names no target"));
   CHECK_THAT(check_live(plan, {.time_scale = 0.5}), Catch::Contains("--time-scale is 0.5"));
   CHECK(check_live(plan, {.time_scale = 2}) == "");
-  CHECK_THAT(check_live(plan, {.urls = {kForeignUrl}, .time_scale = 2}),
-             Catch::Contains("--time-scale 2 is for the experiments' own system"));
+  // The same unit by another of its portals.
+  CHECK_THAT(
+      check_live(plan, {.urls = {"iscsi://127.0.0.1:1,127.0.0.1:2/iqn.2026-11.org.sandbay:a/0",
+                                 "iscsi://127.0.0.1:2/iqn.2026-11.org.sandbay:a/0"}}),
+      Catch::Contains("is given twice"));
+  CHECK(check_live(plan, {.urls = {kForeignUrl}, .time_scale = 2}) == "");
   plan.rows[0].groups[0].sets = 2;
   CHECK_THAT(check_live(plan, {.urls = {kForeignUrl}}),
              Catch::Contains("--live has URLs for 1 volumes, but reads has 2"));
