@@ -68,14 +68,14 @@ void add_live(CLI::App& verb, LabArguments& a) {
   verb.add_option("--live", a.options.live_options.urls,
                   "Run over iSCSI in real time: against the experiments' system, which is made for "
                   "it, or against a logical unit elsewhere; given again for each volume")
-      ->type_name("[iscsi://[user%password@]host[:port]/target-name/lun]")
+      ->type_name("[iscsi://[user%password@]host[:port][,host[:port]...]/target-name/lun]")
       ->expected(0, 1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->allow_extra_args(false);
   verb.add_flag("--write", a.options.live_options.write,
                 "Yes, destroy what is on these logical units: needed where experiments write");
   verb.add_option("--time-scale", a.time_scale,
-                  "Seconds that a second of a live system takes; not with a URL")
+                  "Seconds that a second of a live system takes; with a URL, as it is behind that")
       ->type_name("N")
       ->check(a_number(1, lab::kLargestTimeScale));
 }

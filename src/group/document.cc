@@ -134,12 +134,27 @@ std::string Mistakes::text_of(std::uint32_t line, std::string_view key,
   return text.append(what);
 }
 
+std::string without_numbers(std::string_view path) {
+  std::string name;
+  bool inside = false;
+  for (const char each : path) {
+    inside = each == '[' || (inside && each != ']');
+    if (!inside && each != ']') name += each;
+  }
+  return name;
+}
+
+bool Mistakes::is_new(std::uint32_t line, std::string_view key, std::string_view what) {
+  if (file_.empty()) return true;  // A request has no lines.
+  return told_.insert(fmt::format("{} {} {}", line, without_numbers(key), what)).second;
+}
+
 void Mistakes::add(std::uint32_t line, std::string_view key, std::string_view what) {
-  by_line_.emplace(line, text_of(line, key, what));
+  if (is_new(line, key, what)) by_line_.emplace(line, text_of(line, key, what));
 }
 
 void Mistakes::add_absence(std::uint32_t line, std::string_view key, std::string_view what) {
-  absences_.emplace(line, text_of(line, key, what));
+  if (is_new(line, key, what)) absences_.emplace(line, text_of(line, key, what));
 }
 
 std::vector<std::string> Mistakes::sorted() const {
@@ -163,7 +178,11 @@ const Value* TableReader::take(std::string_view key, Value::Kind kind, std::stri
 }
 
 std::optional<std::string> TableReader::string(std::string_view key) {
-  const Value* value = take(key, Value::Kind::kString, "a string in quotes");
+  // A number that a counted section has made of a text (document_forms.h) is a text as well.
+  const Value* value = table_.find(key);
+  const bool is_both =
+      value != nullptr && value->kind == Value::Kind::kInteger && !value->text.empty();
+  value = take(key, is_both ? Value::Kind::kInteger : Value::Kind::kString, "a string in quotes");
   if (value == nullptr) return std::nullopt;
   return value->text;
 }

@@ -11,6 +11,7 @@
 #include <expected>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -28,7 +29,7 @@ struct Value {
 
   Kind kind = Kind::kTable;
   std::uint32_t line = 0;
-  std::string text;  // kString
+  std::string text;  // kString; see also TableReader::string().
   std::int64_t integer = 0;
   double number = 0;  // kFloat
   bool boolean = false;
@@ -49,6 +50,9 @@ std::string_view describe(Value::Kind kind);
 
 // Reads TOML text. `name` stands for FILE in messages; the error is the whole line.
 std::expected<Value, std::string> read_toml(std::string_view text, std::string_view name);
+
+// "drive[1].change.outer_rate" as "drive.change.outer_rate".
+std::string without_numbers(std::string_view path);
 
 // Of `known`, the word that `given` is most likely a misspelling of; empty if none is near.
 std::string_view nearest(std::string_view given, const std::vector<std::string>& known);
@@ -73,7 +77,10 @@ class Mistakes {
   std::string file_;
   std::string prefix_;
   std::string text_of(std::uint32_t line, std::string_view key, std::string_view what) const;
+  bool is_new(std::uint32_t line, std::string_view key, std::string_view what);
 
+  // Sections that a count makes have their mistakes in one line: each is given once.
+  std::set<std::string> told_;
   std::multimap<std::uint32_t, std::string> by_line_;
   std::multimap<std::uint32_t, std::string> absences_;
 };

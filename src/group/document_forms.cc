@@ -14,6 +14,7 @@ namespace {
 // What a file's counts make, in all.
 constexpr std::uint64_t kMostCounted = 4096;
 constexpr std::uint64_t kMostValues = 1'000'000;
+constexpr std::uint64_t kTextOfValue = 64;            // A text counts as several if it is longer.
 constexpr std::uint64_t kMostNumber = 1'000'000'000;  // Of a place's start and step.
 
 std::string text_of(const Value& value) {
@@ -70,8 +71,9 @@ class Unwrapping {
     provenance.source = reader.string("source").value_or("");
     const Value* const found = reader.any("value");
     const std::array keys = {"value", "from", "source"};
-    const auto missing =
-        std::ranges::find_if(keys, [&](const char* key) { return !reader.has(key); });
+    const auto missing = std::ranges::find_if(keys, [&](std::string_view key) {
+      return !reader.has(key) || (key == "source" && provenance.source.empty());
+    });
     if (missing != keys.end()) {
       mistakes_.add(table.line, name,
                     fmt::format("has no {}; write {{ value = …, from = \"{}\", source = \"…\" }}",
@@ -149,9 +151,8 @@ void number_text(Value& value, std::uint64_t index) {
       continue;
     }
     if (place->length == given.size() && place->width == 0) {
-      value.kind = Value::Kind::kInteger;
+      value.kind = Value::Kind::kInteger;  // And a text, where one is wanted.
       value.integer = static_cast<std::int64_t>(place->number(index));
-      return;
     }
     text += place->text(index);
     at += place->length;
@@ -180,7 +181,7 @@ Value numbered(const Value& section, std::uint64_t index) {
 }
 
 std::uint64_t size_of(const Value& value) {
-  std::uint64_t size = 1;
+  std::uint64_t size = 1 + value.text.size() / kTextOfValue;
   for (const Value::Member& member : value.members) size += size_of(member.value);
   for (const Value& element : value.elements) size += size_of(element);
   return size;

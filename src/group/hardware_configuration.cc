@@ -151,11 +151,14 @@ std::vector<std::string> expand_drives(const std::vector<std::string>& names,
 }
 
 // Some values of a profile that this drive has otherwise.
-void change_profile(TableReader& reader, const Value& change, DriveConfiguration& drive) {
+void change_profile(TableReader& reader, const Value& change, Mistakes& mistakes,
+                    DriveConfiguration& drive) {
   model::DriveProfile profile = drive.type->profile();
   for (const Value::Member& member : change.members) {
     const auto set = set_drive_value(profile, member.key, member.value);
-    if (!set) reader.mistake("change", fmt::format("{}: {}", member.key, set.error()));
+    if (set) continue;
+    mistakes.add(member.value.line, fmt::format("{}.{}", reader.path_of("change"), member.key),
+                 set.error());
   }
   if (const std::string wrong = model::profile_error(profile); !wrong.empty()) {
     return reader.mistake("change", wrong);
@@ -165,7 +168,7 @@ void change_profile(TableReader& reader, const Value& change, DriveConfiguration
 }
 
 // Sets as what the drive is timed, and what follows from that.
-void read_profile(TableReader& reader, const std::filesystem::path& folder,
+void read_profile(TableReader& reader, const std::filesystem::path& folder, Mistakes& mistakes,
                   const HardwareConfiguration& hardware, DriveConfiguration& drive) {
   const auto profile = reader.string("profile");
   drive.begin_bytes = reader.size("begin", 0, kLargestDriveBytes).value_or(0);
@@ -194,7 +197,7 @@ void read_profile(TableReader& reader, const std::filesystem::path& folder,
     reader.mistake("profile", found.error());
   }
   if (drive.type == nullptr) return;
-  if (change != nullptr) change_profile(reader, *change, drive);
+  if (change != nullptr) change_profile(reader, *change, mistakes, drive);
   drive.rotational = std::holds_alternative<model::DiskProfile>(drive.type->profile().timing);
   const std::uint64_t whole = model::sector_count(drive.type->profile()) * model::kSectorBytes /
                               drive.block_bytes * drive.block_bytes;
@@ -246,7 +249,7 @@ void read_drive(const Value& section, std::string path, const std::filesystem::p
     reader.mistake("size", fmt::format("{} is not a whole number of {}-byte blocks",
                                        format_size(drive.size_bytes), drive.block_bytes));
   }
-  read_profile(reader, folder, hardware, drive);
+  read_profile(reader, folder, mistakes, hardware, drive);
   drive.rotational = reader.boolean("rotational").value_or(drive.rotational);
   drive.spare = reader.boolean("spare").value_or(false);
   if (const auto enclosure = reader.string("enclosure")) {

@@ -34,17 +34,6 @@ constexpr Duration kLongestTime = std::chrono::hours(1);
 constexpr std::array kOtherKeys = {"name",       "title", "seed",   "figures",
                                    "time_scale", "bed",   "system", "experiment"};
 
-// "drive[1].change.outer_rate" as "drive.change.outer_rate": sections that are counted are alike.
-std::string without_numbers(std::string_view path) {
-  std::string name;
-  bool inside = false;
-  for (const char each : path) {
-    inside = each == '[' || (inside && each != ']');
-    if (!inside && each != ']') name += each;
-  }
-  return name;
-}
-
 // Sees every value that says where it comes from: notes it, and changes it by its factor.
 class Scaling {
  public:
@@ -53,7 +42,7 @@ class Scaling {
 
   void take(const Provenance& found, Value& value) {
     Parameter parameter = found;
-    parameter.name = without_numbers(found.name);
+    parameter.name = group::without_numbers(found.name);
     const auto scale = scales_.find(parameter.name);
     if (scale != scales_.end()) change(found, value, scale->second);
     // The members of a group are alike; and a bed has values in the places of the array's.
@@ -228,6 +217,9 @@ class BedReader {
   std::expected<ArrayProfile, std::string> read(const Value& bed, bool is_beside) {
     TableReader reader(bed, is_beside ? "beside" : "", mistakes_);
     const std::string file = reader.string("array").value_or("");
+    if (!reader.has("array") && reader.has("bed")) {
+      reader.mistake("bed", "is another file's bed once more; name the file that has the array");
+    }
     reader.require("array", "a file of conf/arrays");
     if (!mistakes_.empty()) return std::unexpected(mistakes_.sorted().front());
     std::string wrong = read_array(reader, file);
@@ -341,10 +333,12 @@ class BedReader {
     values.flag("write_back", profile_.write_back);
     if (profile_.cache_bytes == 0) return;
     if (profile_.dirty_bytes >= profile_.cache_bytes) {
-      values.reader().mistake("dirty", "is not less than the cache's memory");
+      values.reader().mistake(values.reader().has("dirty") ? "dirty" : "memory",
+                              "leaves dirty data all of the cache's memory, or more");
     }
     if (profile_.read_ahead_bytes > profile_.cache_bytes) {
-      values.reader().mistake("read_ahead", "is more than the cache's memory");
+      values.reader().mistake(values.reader().has("read_ahead") ? "read_ahead" : "memory",
+                              "is less than what is read ahead");
     }
   }
 

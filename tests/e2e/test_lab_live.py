@@ -75,15 +75,11 @@ def test_a_daemon_is_as_fast_as_its_array_in_virtual_time(t):
     portals = ','.join(f'127.0.0.1:{daemon.ports[port]}' for port in (3260, 3261))
     url = f'iscsi://{portals}/{test_arrays.GIGASTOR}volume1/0'
     # Writes have the drives' pace when the cache is full.
-    for row, ramp in (('r5x4, write, volumes 1/64KiB', 8), ('r5x4, read, volumes 1/1MiB', 2)):
-        words = ['--only', row, '--ramp', ramp, '--seconds', 3]
-        expected = figures(report(t, GIGASTOR, *words))
-        live = [*words, '--live', url, '--write', '--time-scale', scale]
-        for _ in range(3):
-            if agrees(t, expected, figures(report(t, GIGASTOR, *live))):
-                break
-        else:
-            t.check(False, f'{row}: {expected} in virtual time')
+    words = ['--only', 'r5x4, write, volumes 1/64KiB', '--ramp', 12, '--seconds', 3]
+    expected = figures(report(t, GIGASTOR, *words))
+    live = [*words, '--live', url, '--write', '--time-scale', scale]
+    good = any(agrees(t, expected, figures(report(t, GIGASTOR, *live))) for _ in range(3))
+    t.check(good, f'{expected} in virtual time')
     t.check(daemon.terminate() == 0, 'it did not end well')
 
 

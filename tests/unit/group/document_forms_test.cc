@@ -113,6 +113,14 @@ TEST_CASE("A configuration may use both forms", "[configuration][document]") {
   CHECK(result->hardware.sets[1].drives == std::vector<std::string>{"d2", "d3"});
   REQUIRE(result->volumes.size() == 2);
   CHECK(result->volumes[1].specification.raid == "set2");
+  // Sections of a count have their mistakes in one line, and share a message.
+  const auto twice = parse_configuration(
+      "[group]\nname = \"g\"\nstate = \"s\"\n[[portal]]\nlisten = \"127.0.0.1:3260\"\n"
+      "[[volume]]\ncount = 300\nname = \"{7+1}\"\nmemory = true\nsize = \"0B\"\n",
+      "x.toml");
+  REQUIRE_FALSE(twice.has_value());
+  REQUIRE(twice.error().size() == 1);
+  CHECK(twice.error().front().starts_with("x.toml:10: volume[1].size: "));
   const auto wrong = parse_configuration(
       "[group]\nname = \"g\"\nstate = \"s\"\n[controller]\nread_request = { value = \"11s\", "
       "from = \"fitted\", source = \"s\" }\n",
@@ -139,6 +147,10 @@ TEST_CASE("A wrong count is one line, and no count is too large", "[configuratio
   for (int i = 0; i < 300; ++i) numbers += ", 1";
   const Forms large = full_form("[[raid]]\ncount = 4000\nlist = [" + numbers + "]\n");
   CHECK(large.wrong.find("or 1000000 values, of this file") != std::string::npos);
+  // A text may be much, too.
+  const Forms text =
+      full_form("[[raid]]\ncount = 4000\nname = \"" + std::string(100'000, 'x') + "\"\n");
+  CHECK(text.wrong.find("or 1000000 values, of this file") != std::string::npos);
   const Forms nested =
       full_form("[[member]]\ncount = 64\n[[member.raid]]\ncount = 64\nname = \"s\"\n");
   CHECK(nested.wrong.starts_with("x.toml:4: member[1].raid[1].count: "));

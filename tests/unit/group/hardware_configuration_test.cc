@@ -102,9 +102,9 @@ TEST_CASE("A wrong profile or scale is one line", "[configuration][hardware]") {
   check_mistake(profiled(file, "begin = \"146815733760B\"\n"),
                 "leaves 4KiB; a drive has at least 4MiB");
   check_mistake(profiled(file, "change = { outer_rat = \"1MB/s\" }\n"),
-                "drive[1].change: outer_rat: no field of this kind of drive has that name");
+                "drive[1].change.outer_rat: no field of this kind of drive has that name");
   check_mistake(profiled(file, "change = { outer_rate = 5 }\n"),
-                "drive[1].change: outer_rate: a string with its unit is accepted");
+                "drive[1].change.outer_rate: a string with its unit is accepted");
   check_mistake(profiled(file, "change = { rpm = 1 }\n"), "drive[1].change: rpm");
   check_mistake(drives(1) + "change = { rpm = 1 }\n", "change: means nothing without profile");
   check_mistake(drives(1) + "begin = \"1GiB\"\n", "begin: means nothing without profile");

@@ -356,7 +356,11 @@ struct {
     {"bed.toml", "[[host]]",
      "[cache]\nmemory = \"512MiB\"\ndirty = { value = \"1GiB\", from = \"assumed\", source = "
      "\"a test\" }\n[[host]]",
-     "bed.toml:4: cache.dirty", "not less than the cache's memory"},
+     "bed.toml:4: cache.dirty", "all of the cache's memory"},
+    {"bed.toml", "[[host]]", "[cache]\nmemory = \"1KiB\"\n[[host]]", "bed.toml:3: cache.memory",
+     "all of the cache's memory"},
+    {"bed.toml", "array = \"small.toml\"", "bed = \"bed.toml\"",
+     "bed.toml:1: bed: ", "name the file that has the array"},
     {"bed.toml", "[[host]]", "[cache]\nflush_mark = 100\n[[host]]", "bed.toml:3: cache.flush_mark",
      "99"},
     {"bed.toml", "[[host]]", "[layout]\ncontrollers = 0\n[[host]]",
