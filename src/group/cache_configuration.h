@@ -25,13 +25,13 @@ inline constexpr std::string_view kCacheModes = "\"write-back\", \"write-through
 
 struct CacheConfiguration {
   cache::CacheOptions options;
-  std::uint64_t nvram_bytes = 0;        // Of the NVRAM, for descriptors and data; 0: none of it.
+  std::uint64_t nvram_bytes = 0;  // NVRAM for descriptors and data; 0: the cache has no NVRAM.
   std::uint64_t drive_write_bytes = 0;  // For each drive in one destage; 0: one stripe.
   bool read_ahead = true;
   std::uint64_t window_bytes = cache::StreamBudget{}.largest_window_bytes;  // For one stream.
-  std::uint32_t line = 0;                                                   // Of the section,
-  std::uint32_t memory_line = 0;                                            // ... of its key memory
-  std::uint32_t nvram_line = 0;  // ... and of its key nvram.
+  std::uint32_t line = 0;                                                   // The section's,
+  std::uint32_t memory_line = 0;  // ... that of its key memory
+  std::uint32_t nvram_line = 0;   // ... and that of its key nvram.
 };
 
 // How a region of so many bytes is divided; no data: it is too small.

@@ -15,7 +15,7 @@ namespace {
 constexpr std::uint64_t kMostCounted = 4096;
 constexpr std::uint64_t kMostValues = 1'000'000;
 constexpr std::uint64_t kTextOfValue = 64;            // A text counts as several if it is longer.
-constexpr std::uint64_t kMostNumber = 1'000'000'000;  // Of a place's start and step.
+constexpr std::uint64_t kMostNumber = 1'000'000'000;  // A place's start or step.
 
 std::string text_of(const Value& value) {
   switch (value.kind) {

@@ -23,8 +23,8 @@ inline constexpr std::array<std::string_view, 4> kOrigins = {"data sheet", "docu
 
 struct Provenance {
   std::string name;    // "controller.write_mib", "drive[1].change.outer_rate"
-  std::string value;   // As it stands in the file.
-  std::string origin;  // Of kOrigins.
+  std::string value;   // The file's own text.
+  std::string origin;  // One of kOrigins.
   std::string source;  // In words.
   std::uint32_t line = 0;
 };

@@ -58,7 +58,7 @@ class Scaling {
     };
     switch (value.kind) {
       case Value::Kind::kBoolean:
-        // Of a flag more and less are the other of two.
+        // Scaled either way, a flag is the other one.
         value.boolean = value.boolean == (scale == 1);
         return;
       case Value::Kind::kInteger: {
@@ -294,8 +294,9 @@ class BedReader {
     if (other->name == profile_.name ||
         std::ranges::find(profile_.beside, other->name, &ArrayProfile::name) !=
             profile_.beside.end()) {
-      mistakes_.add(file->line, "beside.array",
-                    fmt::format("is \"{}\", which is there already", other->name));
+      mistakes_.add(
+          file->line, "beside.array",
+          fmt::format("is \"{}\", and an array of that name stands before it", other->name));
     }
     for (Parameter& parameter : other->parameters) {
       parameter.name = prefix + parameter.name;
@@ -406,7 +407,7 @@ class BedReader {
     }
     values.check(model::profile_error(type.profile));
     if (profile_.find_host(type.name) != nullptr) {
-      values.reader().mistake("name", fmt::format("\"{}\" is there already", type.name));
+      values.reader().mistake("name", fmt::format("another host is called \"{}\"", type.name));
     }
     profile_.hosts.push_back(std::move(type));
   }

@@ -52,7 +52,7 @@ inline constexpr std::array<std::string_view, 3> kFrontEnds = {kIscsiFrontEnd, "
                                                                "NFS"};
 
 struct ArrayProfile {
-  std::string name;                       // Of its file, without folder and suffix.
+  std::string name;                       // Its file's, without folder and suffix.
   std::string front_end{kIscsiFrontEnd};  // Of kFrontEnds.
   std::uint64_t drive_count = 0;
   // Of arrays with one controller each that may be a group; 0: it is an array that stands alone.
@@ -74,7 +74,7 @@ struct ArrayProfile {
   // Of the cache, for what was read ahead; and the most of one stream.
   std::uint64_t read_ahead_bytes = 128 << 20;
   std::uint64_t read_ahead_window_bytes = 8 << 20;
-  std::uint64_t destages_in_flight = 8;  // Of each RAID set.
+  std::uint64_t destages_in_flight = 8;  // For each RAID set.
   std::uint64_t drive_write_bytes = 0;   // For each drive in one destage; 0: one stripe.
   bool write_back = true;                // Else a write ends when the drives have it.
   model::ControllerProfile controller;

@@ -72,7 +72,8 @@ TEST_CASE("What is wrong with where a value comes from is one line", "[configura
   CHECK(std::ranges::count(forms.wrong, '\n') == 1);
 }
 
-TEST_CASE("A section with a count is so many", "[configuration][document]") {
+TEST_CASE("A section with a count stands for that number of sections",
+          "[configuration][document]") {
   CHECK(full_form("[[raid]]\ncount = 3\nname = \"s\"\ndrives = [\"d{0+4}..d{3+4}\"]\n").text ==
         "raid[1].name=s0 raid[1].drives[1]=d0..d3 raid[2].name=s1 raid[2].drives[1]=d4..d7 "
         "raid[3].name=s2 raid[3].drives[1]=d8..d11 ");

@@ -300,7 +300,7 @@ TEST_CASE("An experiment may be of an array that stands beside the file's", "[la
   CHECK_THAT(folder.error(), Catch::Contains("bed.toml:3: beside.array: ") &&
                                  Catch::Contains("none.toml cannot be opened"));
   folder.change("bed.toml", "\"none.toml\"", "\"small.toml\"");
-  CHECK_THAT(folder.error(), Catch::Contains("is \"small\", which is there already"));
+  CHECK_THAT(folder.error(), Catch::Contains("is \"small\", and an array of that name"));
   // An array beside has none itself.
   folder.change("bed.toml", "\"small.toml\"\n[[beside.host]]",
                 "\"other.toml\"\n[[beside.beside]]\narray = \"small.toml\"\n[[beside.host]]");
@@ -374,7 +374,7 @@ struct {
     {"bed.toml", "[[host]]", "[background]\nread_percent = 101\n[[host]]",
      "bed.toml:3: background.read_percent", "100"},
     {"bed.toml", "[[host]]", "[[host]]\nname = \"fast\"\n[[host]]",
-     "bed.toml:5: host.fast.name: ", "is there already"},
+     "bed.toml:5: host.fast.name: ", "another host is called"},
     {"bed.toml", "name = \"fast\"", "name = \"fast\"\nprocessors = 9223372036854775807",
      "bed.toml:4: host.fast.processors", "65536"},
     {"bed.toml", "\"1us\"", "\"2h\"", "bed.toml:4: host.fast.request_time", "to 1h"},
