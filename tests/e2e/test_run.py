@@ -327,7 +327,9 @@ def test_refusals_are_one_line_and_leave_nothing(t):
         port = f'127.0.0.1:{taken.getsockname()[1]}'
         for words, said in (
                 (['--array', 'ibm-ds350', '--', 'true'], 'did you mean ibm-ds3500?'),
-                (['--array', 'x', '--', 'true'], 'there are compellent-c10, equallogic-'),
+                (['--array', 'x', '--', 'true'], 'there are compellent-c10, custom, equallogic-'),
+                (['--array', '', '--', 'true'], '--array: the value is empty'),
+                (['--config', '', '--', 'true'], '--config: the value is empty'),
                 (['--volume', '4096TiB', '--', 'true'], 'of memory that are left here'),
                 (['--volume', 'a=b', '--', 'true'], '"b" is not a size'),
                 (['--volume', '0B', '--', 'true'], 'write a size such as 64MiB'),
