@@ -23,23 +23,16 @@ Reply flush_cache(Backend& backend, const Call& call) {
 Reply discard_writes(Backend& backend, const Call& call) {
   auto confirmed = read_confirmation(call.body, "set");
   if (!confirmed) return error_reply(400, confirmed.error());
-  const auto discarded = backend.run(
-      backend.service().discard_writes(call.parameters.at("name"), std::move(*confirmed)));
-  if (!discarded) return refused(discarded.error());
-  return ok(to_json(*discarded));
+  return answer(backend.run(
+      backend.service().discard_writes(call.parameters.at("name"), std::move(*confirmed))));
 }
 
 Reply adopt_writes(Backend& backend, const Call& call) {
-  const auto done = backend.run(backend.service().adopt_writes(call.parameters.at("name")));
-  if (!done) return refused(done.error());
-  return {.status = 204};
+  return answer(backend.run(backend.service().adopt_writes(call.parameters.at("name"))));
 }
 
 Reply acknowledge_lost_writes(Backend& backend, const Call& call) {
-  const auto done =
-      backend.run(backend.service().acknowledge_lost_writes(call.parameters.at("name")));
-  if (!done) return refused(done.error());
-  return {.status = 204};
+  return answer(backend.run(backend.service().acknowledge_lost_writes(call.parameters.at("name"))));
 }
 
 }  // namespace

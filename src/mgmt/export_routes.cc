@@ -18,17 +18,13 @@ Reply export_group(Backend& backend, const Call&) {
 Reply import_part(Backend& backend, const Call& call) {
   auto part = read_import_part(call.body);
   if (!part) return error_reply(400, part.error());
-  const auto taken = backend.run(backend.service().import_part(std::move(*part)));
-  if (!taken) return refused(taken.error());
-  return {.status = 204};
+  return answer(backend.run(backend.service().import_part(std::move(*part))));
 }
 
 // Nothing from the beginning on is what takes the place of an import that was announced.
 Reply withdraw_import(Backend& backend, const Call&) {
-  const auto taken =
-      backend.run(backend.service().import_part({.text = "", .offset = 0, .force = true}));
-  if (!taken) return refused(taken.error());
-  return {.status = 204};
+  return answer(
+      backend.run(backend.service().import_part({.text = "", .offset = 0, .force = true})));
 }
 
 }  // namespace

@@ -15,25 +15,21 @@ Reply list_drives(Backend& backend, const Call&) {
 }
 
 Reply show_drive(Backend& backend, const Call& call) {
-  const auto drive = backend.run(backend.service().show_drive(call.parameters.at("name")));
-  return drive ? ok(to_json(*drive)) : refused(drive.error());
+  return answer(backend.run(backend.service().show_drive(call.parameters.at("name"))));
 }
 
 Reply fail_drive(Backend& backend, const Call& call) {
-  const auto drive = backend.run(backend.service().fail_drive(call.parameters.at("name")));
-  return drive ? ok(to_json(*drive)) : refused(drive.error());
+  return answer(backend.run(backend.service().fail_drive(call.parameters.at("name"))));
 }
 
 Reply replace_drive(Backend& backend, const Call& call) {
   const auto by = read_replace_drive(call.body);
   if (!by) return error_reply(400, by.error());
-  const auto drive = backend.run(backend.service().replace_drive(call.parameters.at("name"), *by));
-  return drive ? ok(to_json(*drive)) : refused(drive.error());
+  return answer(backend.run(backend.service().replace_drive(call.parameters.at("name"), *by)));
 }
 
 Reply erase_drive(Backend& backend, const Call& call) {
-  const auto drive = backend.run(backend.service().erase_drive(call.parameters.at("name")));
-  return drive ? ok(to_json(*drive)) : refused(drive.error());
+  return answer(backend.run(backend.service().erase_drive(call.parameters.at("name"))));
 }
 
 Reply list_sets(Backend& backend, const Call&) {
@@ -41,21 +37,17 @@ Reply list_sets(Backend& backend, const Call&) {
 }
 
 Reply show_set(Backend& backend, const Call& call) {
-  const auto set = backend.run(backend.service().show_set(call.parameters.at("name")));
-  return set ? ok(to_json(*set)) : refused(set.error());
+  return answer(backend.run(backend.service().show_set(call.parameters.at("name"))));
 }
 
 Reply verify_set(Backend& backend, const Call& call) {
-  const auto set = backend.run(backend.service().verify_set(call.parameters.at("name")));
-  return set ? ok(to_json(*set)) : refused(set.error());
+  return answer(backend.run(backend.service().verify_set(call.parameters.at("name"))));
 }
 
 Reply start_set(Backend& backend, const Call& call) {
   const auto accept_loss = read_flag(call.body, "accept_loss");
   if (!accept_loss) return error_reply(400, accept_loss.error());
-  const auto set =
-      backend.run(backend.service().start_set(call.parameters.at("name"), *accept_loss));
-  return set ? ok(to_json(*set)) : refused(set.error());
+  return answer(backend.run(backend.service().start_set(call.parameters.at("name"), *accept_loss)));
 }
 
 Reply list_faults(Backend& backend, const Call&) {
@@ -67,18 +59,15 @@ Reply add_fault(Backend& backend, const Call& call) {
   if (!rule) return error_reply(400, rule.error());
   const auto added = backend.run(backend.service().add_fault(std::move(*rule)));
   if (!added) return refused(added.error());
-  Reply reply = ok(to_json(added->rule), added->created ? 201 : 200);
-  if (added->created) reply.location = fmt::format("/api/v1/faults/{}", added->rule.id);
-  return reply;
+  return made(to_json(added->rule), added->created,
+              fmt::format("/api/v1/faults/{}", added->rule.id));
 }
 
 // One rule, or without a name in the path all of them.
 Reply clear_faults(Backend& backend, const Call& call) {
   const auto id = call.parameters.find("id");
-  const auto cleared = backend.run(
-      backend.service().clear_fault(id == call.parameters.end() ? std::string() : id->second));
-  if (!cleared) return refused(cleared.error());
-  return {.status = 204};
+  return answer(backend.run(
+      backend.service().clear_fault(id == call.parameters.end() ? std::string() : id->second)));
 }
 
 Reply list_events(Backend& backend, const Call& call) {

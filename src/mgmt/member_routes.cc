@@ -8,27 +8,22 @@ namespace sandbay::mgmt {
 
 namespace {
 
-Reply shown(const group::Answer<group::MemberInfo>& member) {
-  if (!member) return refused(member.error());
-  return ok(to_json(*member));
-}
-
 Reply list_members(Backend& backend, const Call&) {
   return list("members", backend.run(backend.service().list_members()));
 }
 
 Reply show_member(Backend& backend, const Call& call) {
-  return shown(backend.run(backend.service().show_member(call.parameters.at("name"))));
+  return answer(backend.run(backend.service().show_member(call.parameters.at("name"))));
 }
 
 Reply add_member(Backend& backend, const Call& call) {
   const auto pool = read_pool_choice(call.body);
   if (!pool) return error_reply(400, pool.error());
-  return shown(backend.run(backend.service().add_member(call.parameters.at("name"), *pool)));
+  return answer(backend.run(backend.service().add_member(call.parameters.at("name"), *pool)));
 }
 
 Reply remove_member(Backend& backend, const Call& call) {
-  return shown(backend.run(backend.service().remove_member(call.parameters.at("name"))));
+  return answer(backend.run(backend.service().remove_member(call.parameters.at("name"))));
 }
 
 }  // namespace

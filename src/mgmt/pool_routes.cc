@@ -13,9 +13,7 @@ Reply list_pools(Backend& backend, const Call&) {
 }
 
 Reply show_pool(Backend& backend, const Call& call) {
-  const auto pool = backend.run(backend.service().show_pool(call.parameters.at("name")));
-  if (!pool) return refused(pool.error());
-  return ok(to_json(*pool));
+  return answer(backend.run(backend.service().show_pool(call.parameters.at("name"))));
 }
 
 Reply create_pool(Backend& backend, const Call& call) {
@@ -23,33 +21,25 @@ Reply create_pool(Backend& backend, const Call& call) {
   if (!request) return error_reply(400, request.error());
   const auto created = backend.run(backend.service().create_pool(std::move(*request)));
   if (!created) return refused(created.error());
-  Reply reply = ok(to_json(created->pool), created->created ? 201 : 200);
-  if (created->created) reply.location = "/api/v1/pools/" + created->pool.name;
-  return reply;
+  return made(to_json(created->pool), created->created, "/api/v1/pools/" + created->pool.name);
 }
 
 Reply delete_pool(Backend& backend, const Call& call) {
-  const auto deleted = backend.run(backend.service().delete_pool(call.parameters.at("name")));
-  if (!deleted) return refused(deleted.error());
-  return {.status = 204};
+  return answer(backend.run(backend.service().delete_pool(call.parameters.at("name"))));
 }
 
 Reply discard_map(Backend& backend, const Call& call) {
   auto confirmed = read_confirmation(call.body, "pool");
   if (!confirmed) return error_reply(400, confirmed.error());
-  const auto discarded =
-      backend.run(backend.service().discard_map(call.parameters.at("name"), std::move(*confirmed)));
-  if (!discarded) return refused(discarded.error());
-  return ok(to_json(*discarded));
+  return answer(backend.run(
+      backend.service().discard_map(call.parameters.at("name"), std::move(*confirmed))));
 }
 
 Reply accept_older_map(Backend& backend, const Call& call) {
   auto confirmed = read_confirmation(call.body, "pool");
   if (!confirmed) return error_reply(400, confirmed.error());
-  const auto accepted = backend.run(
-      backend.service().accept_older_map(call.parameters.at("name"), std::move(*confirmed)));
-  if (!accepted) return refused(accepted.error());
-  return ok(to_json(*accepted));
+  return answer(backend.run(
+      backend.service().accept_older_map(call.parameters.at("name"), std::move(*confirmed))));
 }
 
 Reply list_tasks(Backend& backend, const Call&) {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -42,11 +43,34 @@ inline Reply ok(const nlohmann::json& value, int status = 200) {
   return {.status = status, .body = group::to_text(value)};
 }
 
+// 201 with its place; 200: it existed already.
+inline Reply made(const nlohmann::json& value, bool created, std::string place) {
+  return {.status = created ? 201 : 200,
+          .body = group::to_text(value),
+          .location = created ? std::move(place) : std::string()};
+}
+
 template <class T>
 Reply list(std::string_view name, const std::vector<T>& items) {
   nlohmann::json array = nlohmann::json::array();
   for (const T& item : items) array.push_back(to_json(item));
   return ok({{std::string(name), std::move(array)}});
+}
+
+template <class T>
+Reply list(std::string_view name, const group::Answer<std::vector<T>>& items) {
+  return items ? list(name, *items) : refused(items.error());
+}
+
+// The value; 204 without one.
+template <class T>
+Reply answer(const group::Answer<T>& given) {
+  if (!given) return refused(given.error());
+  if constexpr (std::is_void_v<T>) {
+    return {.status = 204};
+  } else {
+    return ok(to_json(*given));
+  }
 }
 
 template <typename Number>

@@ -41,10 +41,8 @@ Reply list_portals(Backend& backend, const Call&) {
 Reply change_portal(Backend& backend, const Call& call) {
   auto advertised = read_advertise(call.body);
   if (!advertised) return error_reply(400, advertised.error());
-  const auto portal = backend.run(
-      backend.service().advertise(call.parameters.at("listen"), std::move(*advertised)));
-  if (!portal) return refused(portal.error());
-  return ok(to_json(*portal));
+  return answer(backend.run(
+      backend.service().advertise(call.parameters.at("listen"), std::move(*advertised))));
 }
 
 Reply list_volumes(Backend& backend, const Call&) {
@@ -61,39 +59,29 @@ Reply create_volume(Backend& backend, const Call& call) {
   }
   const auto created = backend.run(backend.service().create_volume(std::move(*request)));
   if (!created) return refused(created.error());
-  Reply reply = ok(to_json(created->volume), created->created ? 201 : 200);
-  if (created->created) reply.location = "/api/v1/volumes/" + created->volume.name;
-  return reply;
+  return made(to_json(created->volume), created->created,
+              "/api/v1/volumes/" + created->volume.name);
 }
 
 Reply show_volume(Backend& backend, const Call& call) {
-  const auto volume = backend.run(backend.service().show_volume(call.parameters.at("name")));
-  if (!volume) return refused(volume.error());
-  return ok(to_json(*volume));
+  return answer(backend.run(backend.service().show_volume(call.parameters.at("name"))));
 }
 
 Reply change_volume(Backend& backend, const Call& call) {
   auto request = read_change_volume(call.body);
   if (!request) return error_reply(400, request.error());
-  const auto volume =
-      backend.run(backend.service().change_volume(call.parameters.at("name"), std::move(*request)));
-  if (!volume) return refused(volume.error());
-  return ok(to_json(*volume));
+  return answer(backend.run(
+      backend.service().change_volume(call.parameters.at("name"), std::move(*request))));
 }
 
 Reply delete_volume(Backend& backend, const Call& call) {
   const auto force = call.query.find("force");
   const bool forced = force != call.query.end() && force->second == "true";
-  const auto deleted =
-      backend.run(backend.service().delete_volume(call.parameters.at("name"), forced));
-  if (!deleted) return refused(deleted.error());
-  return {.status = 204};
+  return answer(backend.run(backend.service().delete_volume(call.parameters.at("name"), forced)));
 }
 
 Reply list_access(Backend& backend, const Call& call) {
-  const auto access = backend.run(backend.service().list_access(call.parameters.at("name")));
-  if (!access) return refused(access.error());
-  return list("access", *access);
+  return list("access", backend.run(backend.service().list_access(call.parameters.at("name"))));
 }
 
 Reply add_access(Backend& backend, const Call& call) {
@@ -102,18 +90,13 @@ Reply add_access(Backend& backend, const Call& call) {
   const std::string& volume = call.parameters.at("name");
   const auto added = backend.run(backend.service().add_access(volume, std::move(*record)));
   if (!added) return refused(added.error());
-  Reply reply = ok(to_json(added->access), added->created ? 201 : 200);
-  if (added->created) {
-    reply.location = fmt::format("/api/v1/volumes/{}/access/{}", volume, added->access.id);
-  }
-  return reply;
+  return made(to_json(added->access), added->created,
+              fmt::format("/api/v1/volumes/{}/access/{}", volume, added->access.id));
 }
 
 Reply remove_access(Backend& backend, const Call& call) {
-  const auto removed = backend.run(
-      backend.service().remove_access(call.parameters.at("name"), call.parameters.at("id")));
-  if (!removed) return refused(removed.error());
-  return {.status = 204};
+  return answer(backend.run(
+      backend.service().remove_access(call.parameters.at("name"), call.parameters.at("id"))));
 }
 
 Reply list_targets(Backend& backend, const Call&) {
@@ -121,9 +104,7 @@ Reply list_targets(Backend& backend, const Call&) {
 }
 
 Reply show_target(Backend& backend, const Call& call) {
-  const auto target = backend.run(backend.service().show_target(call.parameters.at("name")));
-  if (!target) return refused(target.error());
-  return ok(to_json(*target));
+  return answer(backend.run(backend.service().show_target(call.parameters.at("name"))));
 }
 
 Reply list_sessions(Backend& backend, const Call&) {
@@ -166,9 +147,7 @@ Reply drop_session(Backend& backend, const Call& call) {
   const auto time = seconds_of(call, "logout_request", Duration{0});
   if (!time) return error_reply(400, time.error());
   drop.logout_time = *time;
-  const auto dropped = backend.run(backend.service().drop_session(*tsih, drop));
-  if (!dropped) return refused(dropped.error());
-  return {.status = 204};
+  return answer(backend.run(backend.service().drop_session(*tsih, drop)));
 }
 
 Reply request_negotiation(Backend& backend, const Call& call) {
@@ -176,9 +155,7 @@ Reply request_negotiation(Backend& backend, const Call& call) {
   if (!tsih) return error_reply(400, not_a_tsih(call));
   const auto within = seconds_of(call, "within", std::chrono::seconds(15));
   if (!within) return error_reply(400, within.error());
-  const auto asked = backend.run(backend.service().request_negotiation(*tsih, *within));
-  if (!asked) return refused(asked.error());
-  return {.status = 204};
+  return answer(backend.run(backend.service().request_negotiation(*tsih, *within)));
 }
 
 Reply show_openapi(Backend&, const Call&) { return {.status = 200, .body = openapi_text()}; }

@@ -21,9 +21,8 @@ bool is_forced(const Call& call) {
 }
 
 Reply list_snapshots(Backend& backend, const Call& call) {
-  const auto snapshots = backend.run(backend.service().list_snapshots(call.parameters.at("name")));
-  if (!snapshots) return refused(snapshots.error());
-  return list("snapshots", *snapshots);
+  return list("snapshots",
+              backend.run(backend.service().list_snapshots(call.parameters.at("name"))));
 }
 
 Reply create_snapshots(Backend& backend, const Call& call) {
@@ -38,40 +37,29 @@ Reply create_snapshots(Backend& backend, const Call& call) {
 }
 
 Reply show_snapshot(Backend& backend, const Call& call) {
-  const auto snapshot = backend.run(backend.service().show_snapshot(name_of(call)));
-  if (!snapshot) return refused(snapshot.error());
-  return ok(to_json(*snapshot));
+  return answer(backend.run(backend.service().show_snapshot(name_of(call))));
 }
 
 Reply delete_snapshot(Backend& backend, const Call& call) {
-  const auto deleted =
-      backend.run(backend.service().delete_snapshot(name_of(call), is_forced(call)));
-  if (!deleted) return refused(deleted.error());
-  return {.status = 204};
+  return answer(backend.run(backend.service().delete_snapshot(name_of(call), is_forced(call))));
 }
 
 Reply restore_snapshot(Backend& backend, const Call& call) {
   auto forced = read_flag(call.body, "force");
   if (!forced) return error_reply(400, forced.error());
-  const auto volume = backend.run(backend.service().restore_snapshot(name_of(call), *forced));
-  if (!volume) return refused(volume.error());
-  return ok(to_json(*volume));
+  return answer(backend.run(backend.service().restore_snapshot(name_of(call), *forced)));
 }
 
 Reply online_snapshot(Backend& backend, const Call& call) {
   auto writable = read_flag(call.body, "writable");
   if (!writable) return error_reply(400, writable.error());
-  const auto snapshot = backend.run(backend.service().online_snapshot(name_of(call), *writable));
-  if (!snapshot) return refused(snapshot.error());
-  return ok(to_json(*snapshot));
+  return answer(backend.run(backend.service().online_snapshot(name_of(call), *writable)));
 }
 
 Reply offline_snapshot(Backend& backend, const Call& call) {
   auto forced = read_flag(call.body, "force");
   if (!forced) return error_reply(400, forced.error());
-  const auto snapshot = backend.run(backend.service().offline_snapshot(name_of(call), *forced));
-  if (!snapshot) return refused(snapshot.error());
-  return ok(to_json(*snapshot));
+  return answer(backend.run(backend.service().offline_snapshot(name_of(call), *forced)));
 }
 
 // Of a snapshot, or of the volume as it is.
@@ -81,15 +69,13 @@ Reply clone_volume(Backend& backend, const Call& call) {
   const auto created = backend.run(backend.service().clone_snapshot(
       name_of(call), std::move(request->name), request->full_copy));
   if (!created) return refused(created.error());
-  Reply reply = ok(to_json(created->volume), created->created ? 201 : 200);
-  if (created->created) reply.location = "/api/v1/volumes/" + created->volume.name;
-  return reply;
+  return made(to_json(created->volume), created->created,
+              "/api/v1/volumes/" + created->volume.name);
 }
 
 Reply list_schedules(Backend& backend, const Call& call) {
-  const auto schedules = backend.run(backend.service().list_schedules(call.parameters.at("name")));
-  if (!schedules) return refused(schedules.error());
-  return list("schedules", *schedules);
+  return list("schedules",
+              backend.run(backend.service().list_schedules(call.parameters.at("name"))));
 }
 
 Reply create_schedule(Backend& backend, const Call& call) {
@@ -102,10 +88,8 @@ Reply create_schedule(Backend& backend, const Call& call) {
 }
 
 Reply delete_schedule(Backend& backend, const Call& call) {
-  const auto deleted = backend.run(backend.service().delete_schedule(
-      call.parameters.at("name"), call.parameters.at("schedule")));
-  if (!deleted) return refused(deleted.error());
-  return {.status = 204};
+  return answer(backend.run(backend.service().delete_schedule(call.parameters.at("name"),
+                                                              call.parameters.at("schedule"))));
 }
 
 std::vector<Route> making_routes() {
