@@ -29,31 +29,6 @@ using nlohmann::json;
 constexpr std::uint64_t kMostNumber = std::uint64_t{1} << 50;
 constexpr int kDeepest = 8;
 
-Value value_of(const json& source, int depth) {
-  Value value;
-  value.kind = Value::Kind::kOther;
-  if (depth > kDeepest) return value;
-  if (source.is_object()) {
-    value.kind = Value::Kind::kTable;
-    for (const auto& [key, member] : source.items()) {
-      value.members.push_back({key, value_of(member, depth + 1)});
-    }
-  } else if (source.is_array()) {
-    value.kind = Value::Kind::kArray;
-    for (const json& element : source) value.elements.push_back(value_of(element, depth + 1));
-  } else if (source.is_string()) {
-    value.kind = Value::Kind::kString;
-    value.text = source.get<std::string>();
-  } else if (source.is_boolean()) {
-    value.kind = Value::Kind::kBoolean;
-    value.boolean = source.get<bool>();
-  } else if (source.is_number_integer()) {
-    value.kind = Value::Kind::kInteger;
-    value.integer = source.get<std::int64_t>();
-  }
-  return value;
-}
-
 // JSON begins with a brace, which no TOML does.
 Value parse(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -68,7 +43,7 @@ Value parse(const std::string& path) {
   const auto first = text.find_first_not_of(" \t\r\n");
   if (first != std::string::npos && text[first] == '{') {
     const json document = group::parse_json(text, kDeepest);
-    if (document.is_object()) return value_of(document, 0);
+    if (document.is_object()) return group::to_value(document);
     throw Failure(fmt::format("{} is not JSON", path));
   }
   auto document = group::read_toml(text, path);

@@ -1,6 +1,7 @@
 // Parser and serializer of the JSON library, compiled once.
 #include "group/json_text.h"
 
+#include <limits>
 #include <nlohmann/json.hpp>
 
 namespace sandbay::group {
@@ -16,6 +17,35 @@ json parse_json(std::string_view text, int deepest) {
 
 std::string to_text(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+Value to_value(const json& source) {
+  Value value;
+  value.kind = Value::Kind::kOther;
+  if (source.is_object()) {
+    value.kind = Value::Kind::kTable;
+    for (const auto& [key, member] : source.items()) {
+      if (!member.is_null()) value.members.push_back({key, to_value(member)});
+    }
+  } else if (source.is_array()) {
+    value.kind = Value::Kind::kArray;
+    for (const json& element : source) value.elements.push_back(to_value(element));
+  } else if (source.is_string()) {
+    value.kind = Value::Kind::kString;
+    value.text = source.get<std::string>();
+  } else if (source.is_boolean()) {
+    value.kind = Value::Kind::kBoolean;
+    value.boolean = source.get<bool>();
+  } else if (source.is_number_integer() &&
+             (!source.is_number_unsigned() ||
+              source.get<std::uint64_t>() <= std::numeric_limits<std::int64_t>::max())) {
+    value.kind = Value::Kind::kInteger;
+    value.integer = source.get<std::int64_t>();
+  } else if (source.is_number()) {
+    value.kind = Value::Kind::kFloat;
+    value.number = source.get<double>();
+  }
+  return value;
 }
 
 }  // namespace sandbay::group

@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "group/document.h"
+
 namespace sandbay::group {
 
 // Throws the library's parse_error.
@@ -15,5 +17,8 @@ nlohmann::json parse_json(std::string_view text);
 nlohmann::json parse_json(std::string_view text, int deepest);
 // On one line. U+FFFD replaces bytes that are not UTF-8.
 std::string to_text(const nlohmann::json& value);
+// As the readers of documents take it, without members that are null. Recurses as deep as `source`
+// is: bound that first. A number beyond 64 bits with a sign is a fraction.
+Value to_value(const nlohmann::json& source);
 
 }  // namespace sandbay::group

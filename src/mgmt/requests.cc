@@ -26,36 +26,6 @@ constexpr int kDeepest = 8;
 // Of limits a second.
 constexpr std::uint64_t kMostRate = std::uint64_t{1} << 50;
 
-Value convert(const json& source, int depth) {
-  Value value;
-  value.kind = Value::Kind::kOther;
-  if (depth > kDeepest) return value;
-  if (source.is_object()) {
-    value.kind = Value::Kind::kTable;
-    for (const auto& [key, member] : source.items()) {
-      if (!member.is_null()) value.members.push_back({key, convert(member, depth + 1)});
-    }
-  } else if (source.is_array()) {
-    value.kind = Value::Kind::kArray;
-    for (const json& element : source) value.elements.push_back(convert(element, depth + 1));
-  } else if (source.is_string()) {
-    value.kind = Value::Kind::kString;
-    value.text = source.get<std::string>();
-  } else if (source.is_boolean()) {
-    value.kind = Value::Kind::kBoolean;
-    value.boolean = source.get<bool>();
-  } else if (source.is_number_integer() &&
-             (!source.is_number_unsigned() ||
-              source.get<std::uint64_t>() <= std::numeric_limits<std::int64_t>::max())) {
-    value.kind = Value::Kind::kInteger;
-    value.integer = source.get<std::int64_t>();
-  } else if (source.is_number()) {
-    value.kind = Value::Kind::kFloat;
-    value.number = source.get<double>();
-  }
-  return value;
-}
-
 bool is_too_large(const json& value) {
   if (value.is_number_unsigned()) {
     return value.get<std::uint64_t>() > std::numeric_limits<std::int64_t>::max();
@@ -112,7 +82,7 @@ Read<Value> parse(std::string_view body) {
   if (!document.is_discarded() && !wrong.empty()) return std::unexpected(wrong);
   if (document.is_discarded()) return std::unexpected("the body is not JSON; write one object");
   if (!document.is_object()) return std::unexpected("the body is not a JSON object; write one");
-  return convert(document, 0);
+  return group::to_value(document);
 }
 
 // A size may be a number of bytes, as answers have it, or text such as "100GiB".
