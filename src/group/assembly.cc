@@ -19,7 +19,6 @@
 namespace sandbay::group {
 
 namespace {
-constexpr std::size_t kNamesAtOnce = 256;
 // How long the cache may bring nothing to the sets before it is given up, and how long these may
 // take to end what they do and to mark themselves clean.
 constexpr Duration kStopPatience = std::chrono::seconds(30);
@@ -126,15 +125,9 @@ Task<RunningGroup::Outcome> RunningGroup::assemble() {
 
 Task<std::expected<std::vector<metadata::Entry>, std::string>> RunningGroup::load_all(
     std::string prefix) {
-  std::vector<metadata::Entry> all;
-  for (;;) {
-    const std::string after = all.empty() ? std::string() : all.back().first;
-    auto part = co_await store_.list(prefix, after, kNamesAtOnce);
-    if (!part) co_return std::unexpected(unreadable(configuration_, part.error()));
-    const bool last = part->size() < kNamesAtOnce;
-    std::ranges::move(*part, std::back_inserter(all));
-    if (last) co_return all;
-  }
+  auto all = co_await metadata::list_all(store_, std::move(prefix));
+  if (!all) co_return std::unexpected(unreadable(configuration_, all.error()));
+  co_return std::move(*all);
 }
 
 Task<RunningGroup::Outcome> RunningGroup::load(Loaded* loaded) {
@@ -480,8 +473,7 @@ Task<RunningGroup::Outcome> RunningGroup::open_volume(VolumeRecord record, std::
     if (settled != Error::kNone) {
       log_warning("{}: its limits are those of another size: {}", where, describe(settled));
     }
-    auto kept = co_await keep_record((*volume)->record(), std::move(stored));
-    co_return kept;
+    co_return co_await keep_record((*volume)->record(), std::move(stored));
   }
   log_info("volume {}: made, {} on {}", name,
            format_size((*volume)->record().specification.size_bytes),

@@ -17,7 +17,6 @@ using nlohmann::json;
 namespace {
 
 constexpr Duration kBeginPatience = std::chrono::seconds(1);
-constexpr std::size_t kBegunAtOnce = 256;
 constexpr std::string_view kUnknown =
     "the daemon ended before this request had; whether it was done is unknown";
 
@@ -52,24 +51,20 @@ Task<Error> AuditLog::open(metadata::Store& store) {
 }
 
 Task<Error> AuditLog::add_unfinished(metadata::Store* store) {
-  std::string after;
-  for (;;) {
-    const auto part = co_await store->list(std::string(kBegunPrefix), after, kBegunAtOnce);
-    if (!part) co_return part.error();
-    for (const auto& [key, value] : *part) {
-      auto entry = decode_audit(value);
-      if (!entry || begun_key(entry->number) != key) {
-        log_warning("metadata {}: left out", key);
-        continue;
-      }
-      begun_ = std::max(begun_, entry->number);
-      entry->refusal = kUnknown;
-      entry->begun = key;
-      log_.add(std::move(*entry));
+  const auto all = co_await metadata::list_all(*store, std::string(kBegunPrefix));
+  if (!all) co_return all.error();
+  for (const auto& [key, value] : *all) {
+    auto entry = decode_audit(value);
+    if (!entry || begun_key(entry->number) != key) {
+      log_warning("metadata {}: left out", key);
+      continue;
     }
-    if (part->size() < kBegunAtOnce) co_return Error::kNone;
-    after = part->back().first;
+    begun_ = std::max(begun_, entry->number);
+    entry->refusal = kUnknown;
+    entry->begun = key;
+    log_.add(std::move(*entry));
   }
+  co_return Error::kNone;
 }
 
 Task<void> AuditLog::close() {

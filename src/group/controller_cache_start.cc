@@ -24,23 +24,9 @@ namespace sandbay::group {
 
 namespace {
 
-constexpr std::size_t kBooksAtOnce = 256;
 // NVRAMs made since an import that are remembered.
 constexpr std::size_t kMostMade = 64;
 constexpr std::string_view kRegion = ControllerCache::kRegion;
-
-Task<std::expected<std::vector<metadata::Entry>, Error>> list_all(metadata::Store* store,
-                                                                  std::string prefix) {
-  std::vector<metadata::Entry> all;
-  for (;;) {
-    const std::string after = all.empty() ? std::string() : all.back().first;
-    auto part = co_await store->list(prefix, after, kBooksAtOnce);
-    if (!part) co_return std::unexpected(part.error());
-    const bool last = part->size() < kBooksAtOnce;
-    std::ranges::move(*part, std::back_inserter(all));
-    if (last) co_return all;
-  }
-}
 
 const nvram::RegionState* find_region(const std::vector<nvram::RegionState>& regions) {
   const auto found = std::ranges::find(regions, kRegion, &nvram::RegionState::name);
@@ -57,7 +43,7 @@ Task<ControllerCache::Outcome> ControllerCache::load() {
   const auto unreadable = [](Error error) {
     return std::unexpected(fmt::format("the metadata cannot be read: {}", describe(error)));
   };
-  const auto dirty = co_await list_all(&store_, std::string(kDirtyPrefix));
+  const auto dirty = co_await list_all(store_, std::string(kDirtyPrefix));
   if (!dirty) co_return unreadable(dirty.error());
   for (const auto& [key, value] : *dirty) {
     const auto set = parse_uuid(std::string_view(key).substr(kDirtyPrefix.size()));
@@ -67,7 +53,7 @@ Task<ControllerCache::Outcome> ControllerCache::load() {
     if (record->unconfirmed) unconfirmed_.insert(*set);
     if (record->exported != ImageUuid{}) exported_[*set] = record->exported;
   }
-  const auto lost = co_await list_all(&store_, std::string(kLostPrefix));
+  const auto lost = co_await list_all(store_, std::string(kLostPrefix));
   if (!lost) co_return unreadable(lost.error());
   for (const auto& [key, value] : *lost) {
     const auto set = parse_uuid(std::string_view(key).substr(kLostPrefix.size()));
@@ -75,7 +61,7 @@ Task<ControllerCache::Outcome> ControllerCache::load() {
     if (!set || !ranges) co_return damaged_entry(key, ranges ? "has no UUID" : ranges.error());
     lost_[*set] = *ranges;
   }
-  const auto counts = co_await list_all(&store_, std::string(kNvramPrefix));
+  const auto counts = co_await list_all(store_, std::string(kNvramPrefix));
   if (!counts) co_return unreadable(counts.error());
   for (const auto& [key, value] : *counts) {
     const auto image = parse_uuid(std::string_view(key).substr(kNvramPrefix.size()));
@@ -440,8 +426,7 @@ Task<ControllerCache::Outcome> ControllerCache::open_mirror(nvram::Nvram* nvram)
     record.nvram = nvram->uuid();
   }
   record.stale = mirror_stale_;
-  auto kept = co_await commit_mirror(record);
-  co_return kept;
+  co_return co_await commit_mirror(record);
 }
 
 Task<ControllerCache::Outcome> ControllerCache::commit_mirror(MirrorRecord record) {

@@ -17,7 +17,6 @@ namespace sandbay::group {
 
 namespace {
 
-constexpr std::size_t kEntriesAtOnce = 256;
 constexpr std::size_t kMostCacheBytes = std::size_t{16} << 20;
 constexpr std::size_t kLeastCacheBytes = std::size_t{1} << 20;
 // As fault rules write them: the NVRAM and its mirror.
@@ -27,19 +26,6 @@ constexpr std::string_view kMirrorName = "B";
 constexpr Duration kForSets = std::chrono::seconds(15);
 // For the last sync of the NVRAM's image, which may be of all of it.
 constexpr Duration kForImages = std::chrono::seconds(60);
-
-Task<std::expected<std::vector<metadata::Entry>, Error>> load_all(metadata::Store* store,
-                                                                  std::string prefix) {
-  std::vector<metadata::Entry> all;
-  for (;;) {
-    const std::string after = all.empty() ? std::string() : all.back().first;
-    auto part = co_await store->list(prefix, after, kEntriesAtOnce);
-    if (!part) co_return std::unexpected(part.error());
-    const bool last = part->size() < kEntriesAtOnce;
-    std::ranges::move(*part, std::back_inserter(all));
-    if (last) co_return all;
-  }
-}
 
 }  // namespace
 
@@ -123,18 +109,18 @@ Task<Hardware::Outcome> Hardware::load() {
   const auto unreadable = [](Error error) {
     return std::unexpected(fmt::format("the metadata cannot be read: {}", describe(error)));
   };
-  const auto sets = co_await load_all(&store_, std::string(kSetPrefix));
+  const auto sets = co_await list_all(store_, std::string(kSetPrefix));
   if (!sets) co_return unreadable(sets.error());
   for (const auto& [key, value] : *sets) {
     auto record = decode_set(value);
     if (!record) co_return damaged(key, record.error());
     if (record->geometry.block_count != 0) {
       doors_[record->uuid] =
-          std::make_unique<SetDoor>(home_, record->name, record->geometry, power_);
+          std::make_unique<Door>(home_, "RAID set " + record->name, record->geometry, power_);
     }
     records_.emplace(record->uuid, *record);
   }
-  const auto used = co_await load_all(&store_, std::string(kUsedPrefix));
+  const auto used = co_await list_all(store_, std::string(kUsedPrefix));
   if (!used) co_return unreadable(used.error());
   for (const auto& [key, value] : *used) {
     const auto end = decode_used(value);
@@ -142,7 +128,7 @@ Task<Hardware::Outcome> Hardware::load() {
     if (!end || !set) co_return damaged(key, end ? "has no UUID" : end.error());
     used_ends_[*set] = *end;
   }
-  const auto making = co_await load_all(&store_, std::string(kMakingPrefix));
+  const auto making = co_await list_all(store_, std::string(kMakingPrefix));
   if (!making) co_return unreadable(making.error());
   for (const auto& [key, value] : *making) {
     const auto record = decode_making(value);

@@ -25,6 +25,7 @@
 #include "group/claims.h"
 #include "group/configuration.h"
 #include "group/controller_cache.h"
+#include "group/door.h"
 #include "group/drive_bay.h"
 #include "group/event_log.h"
 #include "group/hardware_info.h"
@@ -32,7 +33,6 @@
 #include "group/member_events.h"
 #include "group/power.h"
 #include "group/records.h"
-#include "group/set_door.h"
 #include "metadata/store.h"
 #include "model/modelled_controller.h"
 #include "nvram/nvram.h"
@@ -92,7 +92,7 @@ class Hardware {
 
   // Sets, for volumes. --------------------------------------------------------------------------
   // What a volume stands on, by the set's UUID or name; null if the group knows no such set.
-  SetDoor* door(const Uuid& set) const;
+  Door* door(const Uuid& set) const;
   std::optional<Uuid> find_set(const std::string& name) const;
   // Why it does not serve now; empty if it does.
   std::string refusal(const Uuid& set) const;
@@ -111,7 +111,7 @@ class Hardware {
   nvram::Nvram* nvram() const noexcept { return nvram_.get(); }
   bool has_mirror() const;  // By its configuration.
   // The set's door, if it leads to a set that serves.
-  SetDoor* serving(const Uuid& set) const;
+  Door* serving(const Uuid& set) const;
 
   // Management. ---------------------------------------------------------------------------------
   ControllerCache& cache() noexcept { return *cache_; }
@@ -204,7 +204,7 @@ class Hardware {
   std::map<std::string, std::string> not_made_;     // Sets, and why.
   std::unique_ptr<Power> own_power_;                // The first member's.
   Power* power_ = nullptr;                          // Null where it cannot be cut.
-  std::map<Uuid, std::unique_ptr<SetDoor>> doors_;
+  std::map<Uuid, std::unique_ptr<Door>> doors_;
   std::unique_ptr<ControllerCache> cache_;  // There from the beginning to the end.
   std::unique_ptr<nvram::Nvram> nvram_;
   std::unique_ptr<NvramFaults> nvram_faults_;

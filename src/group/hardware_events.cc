@@ -185,17 +185,14 @@ Task<Error> Hardware::record(Hardware* self, Uuid set, raid::Event event) {
   if (!self->recording_->insert(set).second) co_return Error::kTimedOut;
   metadata::Batch batch;
   batch.put(set_key(set), encode(known));
-  const Error error =
-      co_await in_time(commit_record(&self->store_, std::move(batch), self->recording_, set),
-                       self->home_.now() + kRecordPatience);
-  co_return error;
+  co_return co_await in_time(commit_record(&self->store_, std::move(batch), self->recording_, set),
+                             self->home_.now() + kRecordPatience);
 }
 
 Task<Error> Hardware::keep_record(Uuid set) {
   metadata::Batch batch;
   batch.put(set_key(set), encode(records_.at(set)));
-  const Error error = co_await store_.commit(std::move(batch));
-  co_return error;
+  co_return co_await store_.commit(std::move(batch));
 }
 
 void Hardware::learn_sets() {
@@ -216,7 +213,7 @@ void Hardware::learn_door(raid::ManagedSet* set) {
   auto& door = doors_[set->uuid()];
   const Geometry& geometry = records_.at(set->uuid()).geometry;
   if (door == nullptr || (!started_ && !door->leads())) {
-    door = std::make_unique<SetDoor>(home_, set->name(), geometry, power_);
+    door = std::make_unique<Door>(home_, "RAID set " + set->name(), geometry, power_);
     door->share(cache_->cache(), cache_->streams());
   }
   if (door->leads() || !cache_->bar(set->uuid()).empty()) return;

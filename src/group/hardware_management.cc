@@ -49,13 +49,13 @@ void Hardware::list_claims(std::vector<Claim>& claims) const {
 
 // Sets, for volumes -------------------------------------------------------------------------------
 
-SetDoor* Hardware::door(const Uuid& set) const {
+Door* Hardware::door(const Uuid& set) const {
   const auto found = doors_.find(set);
   return found == doors_.end() ? nullptr : found->second.get();
 }
 
-SetDoor* Hardware::serving(const Uuid& set) const {
-  SetDoor* const found = door(set);
+Door* Hardware::serving(const Uuid& set) const {
+  Door* const found = door(set);
   return found != nullptr && found->leads() && refusal(set).empty() ? found : nullptr;
 }
 
@@ -160,13 +160,11 @@ std::optional<Duration> Hardware::modelled_busy() const {
 }
 
 Task<Hardware::Outcome> Hardware::fail_drive(std::string drive) {
-  auto outcome = co_await controller_->fail_drive(std::move(drive));
-  co_return outcome;
+  co_return co_await controller_->fail_drive(std::move(drive));
 }
 
 Task<Hardware::Outcome> Hardware::replace_drive(std::string drive, std::string by) {
-  auto outcome = co_await controller_->replace_drive(std::move(drive), std::move(by));
-  co_return outcome;
+  co_return co_await controller_->replace_drive(std::move(drive), std::move(by));
 }
 
 Task<Hardware::Outcome> Hardware::erase_drive(std::string drive) {
@@ -197,8 +195,7 @@ Task<Error> Hardware::lose_blocks(Uuid set, std::vector<Extent> extents) {
   if (controller_ == nullptr) co_return Error::kNotReady;
   for (raid::ManagedSet* const each : controller_->sets()) {
     if (each->uuid() != set) continue;
-    const Error error = co_await each->lose(std::move(extents));
-    co_return error;
+    co_return co_await each->lose(std::move(extents));
   }
   co_return Error::kNotReady;
 }

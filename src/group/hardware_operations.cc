@@ -27,10 +27,7 @@ Refusal no_such_set(const std::string& name) {
 
 Task<std::vector<DriveInfo>> RunningGroup::drives_now() { co_return members_->show_drives(); }
 
-Task<std::vector<DriveInfo>> RunningGroup::list_drives() {
-  auto list = co_await looking(drives_now(), {});
-  co_return list;
-}
+Task<std::vector<DriveInfo>> RunningGroup::list_drives() { return looking(drives_now(), {}); }
 
 Task<Answer<DriveInfo>> RunningGroup::drive_now(std::string name) {
   for (DriveInfo& drive : members_->show_drives()) {
@@ -40,9 +37,7 @@ Task<Answer<DriveInfo>> RunningGroup::drive_now(std::string name) {
 }
 
 Task<Answer<DriveInfo>> RunningGroup::show_drive(std::string name) {
-  auto answer = co_await looking<Answer<DriveInfo>>(drive_now(std::move(name)),
-                                                    std::unexpected(shutting_down()));
-  co_return answer;
+  return looking(drive_now(std::move(name)));
 }
 
 Task<Answer<DriveInfo>> RunningGroup::fail_drive_now(std::string name) {
@@ -50,13 +45,11 @@ Task<Answer<DriveInfo>> RunningGroup::fail_drive_now(std::string name) {
   if (hardware == nullptr) co_return std::unexpected(no_such_drive(name));
   const auto failed = co_await hardware->fail_drive(name);
   if (!failed) co_return refuse(Refusal::Code::kConflict, failed.error());
-  auto info = co_await drive_now(std::move(name));
-  co_return info;
+  co_return co_await drive_now(std::move(name));
 }
 
 Task<Answer<DriveInfo>> RunningGroup::fail_drive(std::string name) {
-  auto answer = co_await alone(fail_drive_now(std::move(name)));
-  co_return answer;
+  return alone(fail_drive_now(std::move(name)));
 }
 
 Task<Answer<DriveInfo>> RunningGroup::replace_drive_now(std::string name, std::string by) {
@@ -84,13 +77,11 @@ Task<Answer<DriveInfo>> RunningGroup::replace_drive_now(std::string name, std::s
         now.raid.use == raid::DriveUse::kReplacement || now.raid.use == raid::DriveUse::kMember;
     if (taken && old != before.end() && old->raid.use != now.raid.use) co_return now;
   }
-  auto info = co_await drive_now(by.empty() ? std::move(name) : std::move(by));
-  co_return info;
+  co_return co_await drive_now(by.empty() ? std::move(name) : std::move(by));
 }
 
 Task<Answer<DriveInfo>> RunningGroup::replace_drive(std::string name, std::string by) {
-  auto answer = co_await alone(replace_drive_now(std::move(name), std::move(by)));
-  co_return answer;
+  return alone(replace_drive_now(std::move(name), std::move(by)));
 }
 
 Task<Answer<DriveInfo>> RunningGroup::erase_drive_now(std::string name) {
@@ -98,13 +89,11 @@ Task<Answer<DriveInfo>> RunningGroup::erase_drive_now(std::string name) {
   if (hardware == nullptr) co_return std::unexpected(no_such_drive(name));
   const auto erased = co_await hardware->erase_drive(name);
   if (!erased) co_return refuse(Refusal::Code::kConflict, erased.error());
-  auto info = co_await drive_now(std::move(name));
-  co_return info;
+  co_return co_await drive_now(std::move(name));
 }
 
 Task<Answer<DriveInfo>> RunningGroup::erase_drive(std::string name) {
-  auto answer = co_await alone(erase_drive_now(std::move(name)));
-  co_return answer;
+  return alone(erase_drive_now(std::move(name)));
 }
 
 // Sets
@@ -112,7 +101,7 @@ Task<Answer<DriveInfo>> RunningGroup::erase_drive(std::string name) {
 
 SetInfo RunningGroup::with_space(SetInfo set) const {
   const std::vector<Extent> taken = taken_on(set.raid.uuid);
-  const SetDoor* const door = members_->door(set.raid.uuid);
+  const Door* const door = members_->door(set.raid.uuid);
   const std::uint32_t block_bytes = door != nullptr ? door->geometry().block_bytes : 512;
   for (const auto& [name, volume] : volumes_) {
     const auto& placement = volume->record().placement;
@@ -129,10 +118,7 @@ Task<std::vector<SetInfo>> RunningGroup::sets_now() {
   co_return list;
 }
 
-Task<std::vector<SetInfo>> RunningGroup::list_sets() {
-  auto list = co_await looking(sets_now(), {});
-  co_return list;
-}
+Task<std::vector<SetInfo>> RunningGroup::list_sets() { return looking(sets_now(), {}); }
 
 Task<Answer<SetInfo>> RunningGroup::set_now(std::string name) {
   for (SetInfo& set : members_->show_sets()) {
@@ -142,9 +128,7 @@ Task<Answer<SetInfo>> RunningGroup::set_now(std::string name) {
 }
 
 Task<Answer<SetInfo>> RunningGroup::show_set(std::string name) {
-  auto answer =
-      co_await looking<Answer<SetInfo>>(set_now(std::move(name)), std::unexpected(shutting_down()));
-  co_return answer;
+  return looking(set_now(std::move(name)));
 }
 
 Task<Answer<SetInfo>> RunningGroup::verify_set_now(std::string name) {
@@ -152,13 +136,11 @@ Task<Answer<SetInfo>> RunningGroup::verify_set_now(std::string name) {
   if (hardware == nullptr) co_return std::unexpected(no_such_set(name));
   const auto asked = hardware->verify_set(name);
   if (!asked) co_return refuse(Refusal::Code::kConflict, asked.error());
-  auto info = co_await set_now(std::move(name));
-  co_return info;
+  co_return co_await set_now(std::move(name));
 }
 
 Task<Answer<SetInfo>> RunningGroup::verify_set(std::string name) {
-  auto answer = co_await alone(verify_set_now(std::move(name)));
-  co_return answer;
+  return alone(verify_set_now(std::move(name)));
 }
 
 Task<Answer<SetInfo>> RunningGroup::start_set_now(std::string name, bool accept_loss) {
@@ -166,13 +148,11 @@ Task<Answer<SetInfo>> RunningGroup::start_set_now(std::string name, bool accept_
   if (hardware == nullptr) co_return std::unexpected(no_such_set(name));
   const auto started = co_await hardware->start_set(name, accept_loss);
   if (!started) co_return refuse(Refusal::Code::kConflict, started.error());
-  auto info = co_await set_now(std::move(name));
-  co_return info;
+  co_return co_await set_now(std::move(name));
 }
 
 Task<Answer<SetInfo>> RunningGroup::start_set(std::string name, bool accept_loss) {
-  auto answer = co_await alone(start_set_now(std::move(name), accept_loss));
-  co_return answer;
+  return alone(start_set_now(std::move(name), accept_loss));
 }
 
 // Faults
@@ -188,10 +168,7 @@ std::optional<Refusal> RunningGroup::refusal_of_faults() const {
 
 Task<FaultsInfo> RunningGroup::faults_now() { co_return members_->first().show_faults(); }
 
-Task<FaultsInfo> RunningGroup::list_faults() {
-  auto info = co_await looking(faults_now(), {});
-  co_return info;
-}
+Task<FaultsInfo> RunningGroup::list_faults() { return looking(faults_now(), {}); }
 
 Task<Answer<AddedFault>> RunningGroup::add_fault_now(std::string rule) {
   if (auto refusal = refusal_of_faults()) co_return std::unexpected(*refusal);
@@ -220,9 +197,7 @@ Task<Answer<AddedFault>> RunningGroup::add_fault_now(std::string rule) {
 
 // Rules wait for no other change: one that hangs may do so for a rule, until that is cleared.
 Task<Answer<AddedFault>> RunningGroup::add_fault(std::string rule) {
-  auto answer = co_await looking<Answer<AddedFault>>(add_fault_now(std::move(rule)),
-                                                     std::unexpected(shutting_down()));
-  co_return answer;
+  return looking(add_fault_now(std::move(rule)));
 }
 
 Task<Answer<void>> RunningGroup::clear_fault_now(std::string id) {
@@ -237,9 +212,7 @@ Task<Answer<void>> RunningGroup::clear_fault_now(std::string id) {
 }
 
 Task<Answer<void>> RunningGroup::clear_fault(std::string id) {
-  auto answer = co_await looking<Answer<void>>(clear_fault_now(std::move(id)),
-                                               std::unexpected(shutting_down()));
-  co_return answer;
+  return looking(clear_fault_now(std::move(id)));
 }
 
 // Events
@@ -250,8 +223,7 @@ Task<std::vector<EventInfo>> RunningGroup::events_now(std::uint64_t since) {
 }
 
 Task<std::vector<EventInfo>> RunningGroup::list_events(std::uint64_t since) {
-  auto list = co_await looking(events_now(since), {});
-  co_return list;
+  return looking(events_now(since), {});
 }
 
 }  // namespace sandbay::group

@@ -13,22 +13,17 @@ namespace sandbay::group {
 template <class Entry>
 Task<Error> KeptLog<Entry>::open(metadata::Store& store) {
   assert(store_ == nullptr && total_ == 0);
-  std::string after;
-  for (;;) {
-    const auto part = co_await store.list(std::string(records_.prefix), after, kEntriesAtOnce);
-    if (!part) co_return part.error();
-    for (const auto& [key, value] : *part) {
-      auto entry = records_.decode(value);
-      if (!entry || records_.key(entry->number) != key) {
-        log_warning("metadata {} {}: left out", key, entry ? "has another number" : entry.error());
-        continue;
-      }
-      total_ = entry->number;
-      begun_ = total_;
-      push(std::move(*entry));
+  const auto all = co_await metadata::list_all(store, std::string(records_.prefix));
+  if (!all) co_return all.error();
+  for (const auto& [key, value] : *all) {
+    auto entry = records_.decode(value);
+    if (!entry || records_.key(entry->number) != key) {
+      log_warning("metadata {} {}: left out", key, entry ? "has another number" : entry.error());
+      continue;
     }
-    if (part->size() < kEntriesAtOnce) break;
-    after = part->back().first;
+    total_ = entry->number;
+    begun_ = total_;
+    push(std::move(*entry));
   }
   kept_ = total_;
   store_ = &store;

@@ -35,7 +35,7 @@ std::string LocalMember::refusal(const Uuid& set) const {
 }
 
 void LocalMember::note_use(const Uuid& set, metadata::Batch& batch) {
-  const SetDoor* const door = hardware_->door(set);
+  const Door* const door = hardware_->door(set);
   if (door != nullptr) hardware_->raise_used_end(set, door->geometry().block_count, batch);
 }
 
@@ -186,7 +186,7 @@ std::string Members::refusal(const Uuid& set) const {
   return member == nullptr ? "no member has it" : member->refusal(set);
 }
 
-SetDoor* Members::door(const Uuid& set) const {
+Door* Members::door(const Uuid& set) const {
   const Hardware* const hardware = hardware_of_set(set);
   return hardware == nullptr ? nullptr : hardware->door(set);
 }

@@ -63,7 +63,7 @@ class Members {
   BlockDevice* serving(const Uuid& set) const;
   std::string refusal(const Uuid& set) const;
   // Of local members alone; null: none has it.
-  SetDoor* door(const Uuid& set) const;
+  Door* door(const Uuid& set) const;
   // See Hardware; of a set that some member does not have all is used, and nothing is raised.
   std::uint64_t used_end(const Uuid& set) const;
   void raise_used_end(const Uuid& set, std::uint64_t end, metadata::Batch& batch);

@@ -6,16 +6,16 @@
 #include <string>
 
 #include "group/clearing.h"
+#include "group/door.h"
 #include "group/running_group.h"
-#include "group/set_door.h"
 
 namespace sandbay::group {
 
 struct RunningGroup::Place {
   Clearing clearing;
-  SetDoor door;
+  Door door;
 
-  Place(SetDoor& set, std::string name, ClearedAreas areas, Clearing::Keep keep,
+  Place(Door& set, std::string name, ClearedAreas areas, Clearing::Keep keep,
         std::shared_ptr<ClearingLane> lane)
       : clearing(set, std::move(areas), std::move(keep), std::move(lane)),
         door(set.home(), std::move(name), set.geometry(), nullptr) {

@@ -114,7 +114,7 @@ Task<bool> SetExports::give_lun(Uuid set) {
   for (const auto& [other, lun] : luns_) taken.insert(lun);
   std::uint32_t lun = 0;
   while (taken.contains(lun)) ++lun;
-  SetDoor* const door = hardware_.door(set);
+  Door* const door = hardware_.door(set);
   if (lun >= kMostSets || door == nullptr) co_return false;
   metadata::Batch batch;
   batch.put(std::string(kPrefix) + format_uuid(set), std::to_string(lun));
@@ -132,7 +132,7 @@ Task<void> SetExports::show_all() {
 
 Task<void> SetExports::show(SetInfo set) {
   const Uuid uuid = set.raid.uuid;
-  SetDoor* const door = hardware_.serving(uuid);
+  Door* const door = hardware_.serving(uuid);
   if (door == nullptr || units_.contains(uuid)) co_return;
   const bool has_lun = co_await give_lun(uuid);
   if (!has_lun || stopping_) co_return;

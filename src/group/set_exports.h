@@ -44,7 +44,6 @@ class SetExports {
   // deadline.
   Task<bool> stop(TimePoint deadline);
 
-  void sets_changed() { wake_.notify_all(); }
   const LeadFence& fence() const noexcept { return fence_; }
 
  private:

@@ -13,9 +13,8 @@
 #include "block/slice.h"
 #include "cache/cache.h"
 #include "cache/read_ahead.h"
+#include "group/door.h"
 #include "group/log.h"
-#include "group/pool_door.h"
-#include "group/set_door.h"
 #include "group/units.h"
 #include "group/volume_front.h"
 #include "pool/pool_volume.h"
@@ -129,18 +128,19 @@ std::shared_ptr<Volume> Volume::without_device(VolumeRecord record,
   volume->failure_ = std::move(failure);
   const VolumeSpecification& s = volume->record_.specification;
   if (s.backing == Backing::kPool && s.block_bytes != 0) {
-    volume->door_ =
-        std::make_unique<PoolDoor>(home, Geometry{.block_bytes = s.block_bytes,
-                                                  .physical_block_bytes = s.physical_block_bytes,
-                                                  .block_count = s.size_bytes / s.block_bytes,
-                                                  .unmap = true,
-                                                  .unmap_zeroes = true});
+    volume->door_ = std::make_unique<Door>(home, "volume " + s.name,
+                                           Geometry{.block_bytes = s.block_bytes,
+                                                    .physical_block_bytes = s.physical_block_bytes,
+                                                    .block_count = s.size_bytes / s.block_bytes,
+                                                    .unmap = true,
+                                                    .unmap_zeroes = true},
+                                           nullptr);
     volume->finish_opening(streams);
   }
   return volume;
 }
 
-void Volume::stand_on(SetDoor& set, const Extent& extent) {
+void Volume::stand_on(Door& set, const Extent& extent) {
   const std::uint64_t number = number_of(record_.uuid);
   slice_ = std::make_unique<Slice>(set, extent, number);
   if (set.cache() != nullptr) set.cache()->set_mode(number, record_.specification.cache);
@@ -203,15 +203,14 @@ void Volume::come_back(VolumeRecord record, PoolGround ground) {
 }
 
 Task<Volume::Opened> Volume::open(VolumeRecord record, std::filesystem::path state, Executor& home,
-                                  Opening opening, ArrayFacts array, SetDoor* set) {
-  auto volume = co_await invoke_on(
+                                  Opening opening, ArrayFacts array, Door* set) {
+  co_return co_await invoke_on(
       home, open_here(std::move(record), std::move(state), &home, opening, std::move(array), set));
-  co_return volume;
 }
 
 Task<Volume::Opened> Volume::open_here(VolumeRecord record, std::filesystem::path state,
                                        Executor* home, Opening opening, ArrayFacts array,
-                                       SetDoor* set) {
+                                       Door* set) {
   std::shared_ptr<Volume> volume(new Volume);
   volume->array_ = std::move(array);
   volume->record_ = std::move(record);
@@ -351,8 +350,7 @@ Volume::~Volume() {
 
 Task<Volume::State> Volume::state() {
   if (failure_) co_return State{.counters = {}, .health = failure_->health};
-  State result = co_await invoke_on(*home_, state_here());
-  co_return result;
+  co_return co_await invoke_on(*home_, state_here());
 }
 
 Task<Volume::State> Volume::state_here() { co_return state_at_home(); }
@@ -367,8 +365,7 @@ Volume::State Volume::state_at_home() const {
 
 Task<Error> Volume::grow(std::uint64_t byte_count) {
   if (failure_) co_return Error::kNotReady;
-  const Error error = co_await invoke_on(*home_, grow_here(byte_count));
-  co_return error;
+  co_return co_await invoke_on(*home_, grow_here(byte_count));
 }
 
 Task<Error> Volume::grow_here(std::uint64_t byte_count) {
@@ -431,13 +428,11 @@ Task<void> Volume::run_flush(std::shared_ptr<Flush> state, BlockDevice* device) 
 }
 
 Task<Error> Volume::close(TimePoint deadline) {
-  const Error error = co_await invoke_on(*home_, close_here(deadline));
-  co_return error;
+  co_return co_await invoke_on(*home_, close_here(deadline));
 }
 
 Task<Error> Volume::flush(TimePoint deadline) {
-  const Error error = co_await invoke_on(*home_, flush_here(deadline));
-  co_return error;
+  co_return co_await invoke_on(*home_, flush_here(deadline));
 }
 
 Task<Error> Volume::flush_here(TimePoint deadline) {

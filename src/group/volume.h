@@ -37,8 +37,7 @@ class PoolVolume;
 
 namespace sandbay::group {
 
-class PoolDoor;
-class SetDoor;
+class Door;
 class VolumeFront;
 
 // What a volume on a pool stands on; everything outlives it.
@@ -89,7 +88,7 @@ class Volume {
   // Opens the device on `home` and sets the record's size, if what is below decides it. A volume
   // on a RAID set stands on `set`, whose home is `home` and which outlives it.
   static Task<Opened> open(VolumeRecord record, std::filesystem::path state, Executor& home,
-                           Opening opening, ArrayFacts array, SetDoor* set = nullptr);
+                           Opening opening, ArrayFacts array, Door* set = nullptr);
   // One on a pool, of the size that it has there.
   static std::shared_ptr<Volume> open_on_pool(VolumeRecord record, PoolGround ground,
                                               ArrayFacts array);
@@ -150,8 +149,8 @@ class Volume {
   Volume() = default;
 
   static Task<Opened> open_here(VolumeRecord record, std::filesystem::path state, Executor* home,
-                                Opening opening, ArrayFacts array, SetDoor* set);
-  void stand_on(SetDoor& set, const Extent& extent);
+                                Opening opening, ArrayFacts array, Door* set);
+  void stand_on(Door& set, const Extent& extent);
   void stand_on(PoolGround ground);
   // Puts front and unit on what lies below.
   void finish_opening(cache::StreamBudget* streams);
@@ -176,7 +175,7 @@ class Volume {
   MemoryDevice* memory_ = nullptr;                 // Likewise.
   std::unique_ptr<Slice> slice_;                   // The part of a RAID set that it is,
   std::unique_ptr<pool::PoolVolume> pool_volume_;  // The part of a pool that it is.
-  std::unique_ptr<PoolDoor> door_;                 // On that, if it was not there at first.
+  std::unique_ptr<Door> door_;                     // On that, if it was not there at first.
   std::unique_ptr<VolumeFront> front_;             // On all of these.
   std::unique_ptr<cache::ReadAhead> read_ahead_;   // What stands on that, if anything.
   std::unique_ptr<scsi::LogicalUnit> unit_;

@@ -60,7 +60,7 @@ std::expected<void, std::string> RunningGroup::place(VolumeRecord* record) const
   const VolumeSpecification& s = record->specification;
   if (s.backing != Backing::kRaid) return {};
   const auto set = members_->find_set(s.raid);
-  SetDoor* const door = set ? members_->door(known(set)) : nullptr;
+  Door* const door = set ? members_->door(known(set)) : nullptr;
   if (door == nullptr) {
     return std::unexpected(fmt::format("set \"{}\" is not there; see the list of sets", s.raid));
   }
@@ -151,7 +151,7 @@ std::shared_ptr<ClearingLane> RunningGroup::lane_of(const Uuid& set) {
 Task<std::expected<RunningGroup::Place*, std::string>> RunningGroup::open_place(
     VolumeRecord record, Volume::Opening opening) {
   const Placement placement = known(record.placement);
-  SetDoor& set = *members_->door(placement.set);
+  Door& set = *members_->door(placement.set);
   ClearedAreas areas;
   if (opening == Volume::Opening::kCreate) {
     areas.add(used_part(placement), set.geometry().block_bytes);
@@ -265,15 +265,13 @@ ArrayFacts RunningGroup::array_facts() const {
 
 Task<Volume::Opened> RunningGroup::open_device(VolumeRecord record, Volume::Opening opening) {
   if (record.specification.backing == Backing::kPool) {
-    auto volume = co_await reopen_on_pool(std::move(record));
-    co_return volume;
+    co_return co_await reopen_on_pool(std::move(record));
   }
   if (record.specification.backing != Backing::kRaid) {
-    auto volume = co_await Volume::open(std::move(record), configuration_.state, next_home(),
-                                        opening, array_facts());
-    co_return volume;
+    co_return co_await Volume::open(std::move(record), configuration_.state, next_home(), opening,
+                                    array_facts());
   }
-  SetDoor* const door = record.placement ? members_->door(known(record.placement).set) : nullptr;
+  Door* const door = record.placement ? members_->door(known(record.placement).set) : nullptr;
   if (door == nullptr) {
     co_return std::unexpected(
         OpenFailure{.reason = fmt::format("set \"{}\" is not there", record.specification.raid),
@@ -295,8 +293,7 @@ Task<Error> RunningGroup::store_growth(VolumeRecord record, ClearedAreas::Record
   batch.put(volume_key(record.uuid), encode(record));
   put_clearing(record.uuid, uncleared, batch);
   members_->raise_used_end(placement.set, placement.extent.end(), batch);
-  const Error error = co_await store_.commit(std::move(batch));
-  co_return error;
+  co_return co_await store_.commit(std::move(batch));
 }
 
 // The record first: what is acknowledged to an initiator behind the old end must be there after a
@@ -311,7 +308,7 @@ Task<Answer<void>> RunningGroup::grow_on_set(std::shared_ptr<Volume> volume,
   };
   VolumeRecord record = volume->record();
   const Placement before = known(record.placement);
-  const SetDoor* const door = members_->door(before.set);
+  const Door* const door = members_->door(before.set);
   const std::uint32_t block_bytes = record.specification.block_bytes;
   record.specification.size_bytes = byte_count;
   known(record.placement).extent.block_count = byte_count / block_bytes;

@@ -4,8 +4,7 @@
 namespace sandbay::metadata {
 
 Task<Result<std::optional<std::string>>> ScopedStore::get(std::string key) {
-  auto value = co_await store_.get(prefix_ + key);
-  co_return value;
+  co_return co_await store_.get(prefix_ + key);
 }
 
 Task<Result<std::vector<Entry>>> ScopedStore::list(std::string prefix, std::string after,
@@ -32,8 +31,7 @@ Task<Error> ScopedStore::commit(Batch batch) {
         break;
     }
   }
-  const Error error = co_await store_.commit(std::move(scoped));
-  co_return error;
+  co_return co_await store_.commit(std::move(scoped));
 }
 
 Task<void> ScopedStore::close() { co_return; }

@@ -87,6 +87,9 @@ class Store {
   virtual Task<void> close() = 0;
 };
 
+// Every entry whose key begins with `prefix`; the store is asked for some at a time.
+Task<Result<std::vector<Entry>>> list_all(Store& store, std::string prefix);
+
 // The least byte string of at most kLongestKey + 1 bytes that is greater than every permitted key
 // that begins with `prefix`.
 std::string end_of_prefix(std::string_view prefix);
