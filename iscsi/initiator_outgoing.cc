@@ -73,7 +73,7 @@ void InitiatorOutgoing::put_data_end(std::uint32_t byte_count, Crc32c crc) {
   const std::span<std::byte> end = building_.grow(extra);
   std::ranges::fill(end, std::byte{0});
   if (!data_digest_) return;
-  crc.update_zeros(padding);
+  crc.update(std::span(kPadding).first(padding));
   store_digest(crc.value(), end.last<kDigestBytes>());
 }
 

@@ -5,48 +5,6 @@
 
 namespace sandbay::iscsi {
 
-std::string_view name_of(Opcode opcode) {
-  switch (opcode) {
-    case Opcode::kNopOut:
-      return "NOP-Out";
-    case Opcode::kScsiCommand:
-      return "SCSI Command";
-    case Opcode::kTaskManagementRequest:
-      return "Task Management Function Request";
-    case Opcode::kLoginRequest:
-      return "Login Request";
-    case Opcode::kTextRequest:
-      return "Text Request";
-    case Opcode::kDataOut:
-      return "SCSI Data-Out";
-    case Opcode::kLogoutRequest:
-      return "Logout Request";
-    case Opcode::kSnackRequest:
-      return "SNACK Request";
-    case Opcode::kNopIn:
-      return "NOP-In";
-    case Opcode::kScsiResponse:
-      return "SCSI Response";
-    case Opcode::kTaskManagementResponse:
-      return "Task Management Function Response";
-    case Opcode::kLoginResponse:
-      return "Login Response";
-    case Opcode::kTextResponse:
-      return "Text Response";
-    case Opcode::kDataIn:
-      return "SCSI Data-In";
-    case Opcode::kLogoutResponse:
-      return "Logout Response";
-    case Opcode::kReadyToTransfer:
-      return "Ready To Transfer";
-    case Opcode::kAsyncMessage:
-      return "Asynchronous Message";
-    case Opcode::kReject:
-      return "Reject";
-  }
-  return "unassigned opcode";
-}
-
 std::string_view name_of(LoginStatus status) {
   switch (status) {
     case LoginStatus::kSuccess:

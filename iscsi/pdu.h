@@ -27,7 +27,6 @@ namespace sandbay::iscsi {
 inline constexpr std::size_t kBhsBytes = 48;
 inline constexpr std::size_t kDigestBytes = 4;
 inline constexpr std::size_t kMaximumAhsBytes = 255 * 4;
-inline constexpr std::uint32_t kMaximumDataSegmentLength = (1U << 24U) - 1;
 inline constexpr std::uint32_t kReservedTag = 0xffffffffU;  // No task, no transfer.
 
 using Bhs = std::array<std::byte, kBhsBytes>;
@@ -127,9 +126,6 @@ enum class LogoutResult : std::uint8_t {
   kCleanupFailed = 3,
 };
 
-// Section 11.16.1.
-enum class SnackType : std::uint8_t { kDataOrR2t = 0, kStatus = 1, kDataAck = 2, kRData = 3 };
-
 // Section 11.12.3. 2 is reserved.
 enum class LoginStage : std::uint8_t { kSecurity = 0, kOperational = 1, kFullFeature = 3 };
 
@@ -162,8 +158,7 @@ constexpr std::uint8_t status_detail(LoginStatus status) noexcept {
   return static_cast<std::uint8_t>(static_cast<std::uint16_t>(status) & 0xffU);
 }
 
-// For logs: "SCSI Command", "Invalid PDU field", …; "unassigned" (or the like) for other values.
-std::string_view name_of(Opcode opcode);
+// For logs: "Initiator error", …; "unassigned status" for other values.
 std::string_view name_of(LoginStatus status);
 
 // Section 11.12.5: the initiator port's part of a session's identity. Six bytes as they stand.

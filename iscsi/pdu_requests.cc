@@ -259,31 +259,6 @@ void write_logout_request(const LogoutRequest& request, Bhs& bhs) {
   put_sequence_numbers(bhs, request.cmd_sn, request.exp_stat_sn);
 }
 
-Result<SnackRequest, RejectReason> parse_snack_request(BhsView bhs) {
-  const SnackRequest request{
-      .type = static_cast<SnackType>(byte_of(bhs, 1) & 0x0fU),
-      .lun = big_endian<std::uint64_t>(bhs, 8),
-      .initiator_task_tag = big_endian<std::uint32_t>(bhs, 16),
-      .target_transfer_tag = big_endian<std::uint32_t>(bhs, 20),
-      .exp_stat_sn = big_endian<std::uint32_t>(bhs, 28),
-      .begin_run = big_endian<std::uint32_t>(bhs, 40),
-      .run_length = big_endian<std::uint32_t>(bhs, 44),
-  };
-  if (request.type > SnackType::kRData) return std::unexpected(RejectReason::kProtocolError);
-  return request;
-}
-
-void write_snack_request(const SnackRequest& request, Bhs& bhs) {
-  start(bhs, Opcode::kSnackRequest, false,
-        static_cast<std::uint8_t>(0x80U | static_cast<std::uint8_t>(request.type)));
-  put_big_endian<std::uint64_t>(bhs, 8, request.lun);
-  put_big_endian<std::uint32_t>(bhs, 16, request.initiator_task_tag);
-  put_big_endian<std::uint32_t>(bhs, 20, request.target_transfer_tag);
-  put_big_endian<std::uint32_t>(bhs, 28, request.exp_stat_sn);
-  put_big_endian<std::uint32_t>(bhs, 40, request.begin_run);
-  put_big_endian<std::uint32_t>(bhs, 44, request.run_length);
-}
-
 Result<NopOut, RejectReason> parse_nop_out(BhsView bhs) {
   const NopOut nop{
       .immediate = is_immediate(bhs),

@@ -1,4 +1,4 @@
-// The PDUs an initiator sends (RFC 7143 sections 11.3, 11.5, 11.7, 11.10, 11.12, 11.14, 11.16 and
+// The PDUs an initiator sends (RFC 7143 sections 11.3, 11.5, 11.7, 11.10, 11.12, 11.14 and
 // 11.18), as structures with their parsers and writers. Include iscsi/pdu.h, which has the rules
 // that hold for all of them.
 #pragma once
@@ -146,20 +146,6 @@ struct LogoutRequest {
 };
 Result<LogoutRequest, RejectReason> parse_logout_request(BhsView bhs);
 void write_logout_request(const LogoutRequest& request, Bhs& bhs);
-
-// Section 11.16.
-struct SnackRequest {
-  SnackType type = SnackType::kDataOrR2t;
-  std::uint64_t lun = 0;
-  std::uint32_t initiator_task_tag = kReservedTag;
-  std::uint32_t target_transfer_tag = kReservedTag;  // Or SNACK Tag.
-  std::uint32_t exp_stat_sn = 0;
-  std::uint32_t begin_run = 0;
-  std::uint32_t run_length = 0;
-  bool operator==(const SnackRequest&) const = default;
-};
-Result<SnackRequest, RejectReason> parse_snack_request(BhsView bhs);
-void write_snack_request(const SnackRequest& request, Bhs& bhs);
 
 // Section 11.18.
 struct NopOut {

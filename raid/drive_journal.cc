@@ -75,7 +75,7 @@ Task<Result<std::uint64_t>> DriveJournal::append(StripeUpdate update) {
   assert(*payload_bytes == (update.payload == nullptr ? 0 : update.payload->byte_count()));
   assert(*payload_bytes <= largest_payload_bytes());
   Waiter waiter{.update = &update, .payload_bytes = *payload_bytes, .done = {}};
-  JournalCrc crc;
+  Crc32c crc;
   if (*payload_bytes > 0) crc.update(*update.payload);
   waiter.payload_crc = crc.value();
   waiter.units = units_for(kJournalHeaderBytes + update.writes.size() * kJournalWriteBytes) +

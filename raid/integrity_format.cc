@@ -31,14 +31,6 @@ std::size_t entry_at(EntryCopy copy, std::uint32_t slot) {
 }
 
 // With the field of the CRC taken as zero.
-std::uint32_t block_crc(std::span<const std::byte> block) {
-  Crc32c crc;
-  crc.update(block.first(kCrcAt));
-  crc.update(std::span(kZeroCell).first(sizeof(std::uint32_t)));
-  crc.update(block.subspan(kCrcAt + sizeof(std::uint32_t)));
-  return crc.value();
-}
-
 Crc32c crc_of_address(const Uuid& set, unsigned role, std::uint64_t cell) {
   std::array<std::byte, 28> address;
   put_uuid(address, 0, set);
@@ -71,7 +63,7 @@ void seal_integrity_block(std::span<std::byte> block, const IntegrityBlockName& 
   put_little_endian(block, kRoleAt, static_cast<std::uint16_t>(name.role));
   put_uuid(block, kSetAt, name.set);
   put_little_endian(block, kIndexAt, name.index);
-  put_little_endian(block, kCrcAt, block_crc(block));
+  put_little_endian(block, kCrcAt, crc32c_around(block, kCrcAt));
 }
 
 IntegrityBlockState examine_integrity_block(std::span<const std::byte> block,
@@ -79,7 +71,7 @@ IntegrityBlockState examine_integrity_block(std::span<const std::byte> block,
   assert(block.size() == kIntegrityBlockBytes);
   if (all_zeros(block)) return IntegrityBlockState::kNeverWritten;
   if (!has_magic(block, kIntegrityMagic) ||
-      little_endian<std::uint32_t>(block, kCrcAt) != block_crc(block)) {
+      little_endian<std::uint32_t>(block, kCrcAt) != crc32c_around(block, kCrcAt)) {
     return IntegrityBlockState::kDamaged;
   }
   if (get_uuid(block, kSetAt) != name.set) return IntegrityBlockState::kNeverWritten;

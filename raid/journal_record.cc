@@ -2,14 +2,13 @@
 
 #include "raid/journal_record.h"
 
-#include <isa-l/crc.h>
-
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cassert>
 #include <cstring>
 #include <limits>
+
+#include "runtime/byte_order.h"
 
 namespace sandbay::raid {
 namespace {
@@ -22,35 +21,11 @@ constexpr std::size_t kCrcOffset = 12;
 constexpr std::uint64_t kLargestCounter = std::uint64_t{1} << 62U;
 constexpr std::uint64_t kLargestPayload = std::uint64_t{1} << 40U;
 
-template <class Integer>
-void put(std::span<std::byte> bytes, std::size_t offset, Integer value) {
-  static_assert(std::endian::native == std::endian::little);
-  assert(offset + sizeof value <= bytes.size());
-  std::memcpy(bytes.data() + offset, &value, sizeof value);
-}
-
-template <class Integer>
-Integer get(std::span<const std::byte> bytes, std::size_t offset) {
-  assert(offset + sizeof(Integer) <= bytes.size());
-  Integer value = 0;
-  std::memcpy(&value, bytes.data() + offset, sizeof value);
-  return value;
-}
-
-std::uint32_t header_crc(std::span<const std::byte> header) {
-  constexpr std::array<std::byte, 4> kZeroCrc{};
-  JournalCrc crc;
-  crc.update(header.first(kCrcOffset));
-  crc.update(kZeroCrc);
-  crc.update(header.subspan(kCrcOffset + kZeroCrc.size()));
-  return crc.value();
-}
-
 JournalWrite decode_write(std::span<const std::byte> bytes) {
-  return {.role = get<std::uint16_t>(bytes, 12),
-          .zeroes = (get<std::uint16_t>(bytes, 14) & kZeroes) != 0,
-          .extent = {.first = get<std::uint64_t>(bytes, 0),
-                     .block_count = get<std::uint32_t>(bytes, 8)}};
+  return {.role = little_endian<std::uint16_t>(bytes, 12),
+          .zeroes = (little_endian<std::uint16_t>(bytes, 14) & kZeroes) != 0,
+          .extent = {.first = little_endian<std::uint64_t>(bytes, 0),
+                     .block_count = little_endian<std::uint32_t>(bytes, 8)}};
 }
 
 bool consistent(const JournalHeader& header, std::span<const std::byte> bytes,
@@ -70,21 +45,6 @@ bool consistent(const JournalHeader& header, std::span<const std::byte> bytes,
 }
 
 }  // namespace
-
-void JournalCrc::update(std::span<const std::byte> bytes) {
-  // ISA-L takes its length as an int and a pointer that it does not write through.
-  constexpr std::size_t kLargest = std::size_t{1} << 30U;
-  while (!bytes.empty()) {
-    const std::size_t count = std::min(bytes.size(), kLargest);
-    auto* data = const_cast<unsigned char*>(reinterpret_cast<const unsigned char*>(bytes.data()));
-    state_ = crc32_iscsi(data, static_cast<int>(count), state_);
-    bytes = bytes.subspan(count);
-  }
-}
-
-void JournalCrc::update(const BufferList& bytes) {
-  for (std::size_t i = 0; i < bytes.slice_count(); ++i) update(bytes[i].bytes());
-}
 
 std::optional<std::uint64_t> journal_payload_bytes(std::span<const JournalWrite> writes,
                                                    std::uint32_t block_bytes) {
@@ -108,27 +68,28 @@ void encode_journal_header(const JournalHeader& header, std::span<const JournalW
   assert(target.size() >= header.byte_count());
   std::ranges::fill(target, std::byte{0});
   std::memcpy(target.data(), kJournalMagic.data(), kJournalMagic.size());
-  put<std::uint16_t>(target, 8, header.tail_only ? kTailOnly : 0);
-  put<std::uint16_t>(target, 10, header.write_count);
+  put_little_endian<std::uint16_t>(target, 8, header.tail_only ? kTailOnly : 0);
+  put_little_endian<std::uint16_t>(target, 10, header.write_count);
   std::memcpy(target.data() + 16, header.set.data(), header.set.size());
-  put(target, 32, header.sequence);
-  put(target, 40, header.tail);
-  put(target, 48, header.batch);
-  put(target, 56, header.position);
-  put(target, 64, header.stripe);
-  put(target, 72, header.payload_bytes);
-  put(target, 80, header.payload_crc);
-  put(target, 84, header.live_mark);
-  put(target, 88, header.key);
+  put_little_endian(target, 32, header.sequence);
+  put_little_endian(target, 40, header.tail);
+  put_little_endian(target, 48, header.batch);
+  put_little_endian(target, 56, header.position);
+  put_little_endian(target, 64, header.stripe);
+  put_little_endian(target, 72, header.payload_bytes);
+  put_little_endian(target, 80, header.payload_crc);
+  put_little_endian(target, 84, header.live_mark);
+  put_little_endian(target, 88, header.key);
   for (std::size_t i = 0; i < writes.size(); ++i) {
     const auto entry =
         target.subspan(kJournalHeaderBytes + i * kJournalWriteBytes, kJournalWriteBytes);
-    put<std::uint64_t>(entry, 0, writes[i].extent.first);
-    put(entry, 8, static_cast<std::uint32_t>(writes[i].extent.block_count));
-    put<std::uint16_t>(entry, 12, writes[i].role);
-    put<std::uint16_t>(entry, 14, writes[i].zeroes ? kZeroes : 0);
+    put_little_endian<std::uint64_t>(entry, 0, writes[i].extent.first);
+    put_little_endian(entry, 8, static_cast<std::uint32_t>(writes[i].extent.block_count));
+    put_little_endian<std::uint16_t>(entry, 12, writes[i].role);
+    put_little_endian<std::uint16_t>(entry, 14, writes[i].zeroes ? kZeroes : 0);
   }
-  put(target, kCrcOffset, header_crc(target.first(header.byte_count())));
+  put_little_endian(target, kCrcOffset,
+                    crc32c_around(target.first(header.byte_count()), kCrcOffset));
 }
 
 std::optional<JournalHeader> decode_journal_header(std::span<const std::byte> bytes,
@@ -137,22 +98,23 @@ std::optional<JournalHeader> decode_journal_header(std::span<const std::byte> by
   if (std::memcmp(bytes.data(), kJournalMagic.data(), kJournalMagic.size()) != 0)
     return std::nullopt;
   JournalHeader header;
-  header.write_count = get<std::uint16_t>(bytes, 10);
+  header.write_count = little_endian<std::uint16_t>(bytes, 10);
   if (header.write_count > kMostJournalWrites) return std::nullopt;
   if (bytes.size() < header.byte_count()) return std::nullopt;
-  header.crc = get<std::uint32_t>(bytes, kCrcOffset);
-  if (header.crc != header_crc(bytes.first(header.byte_count()))) return std::nullopt;
-  header.tail_only = (get<std::uint16_t>(bytes, 8) & kTailOnly) != 0;
+  header.crc = little_endian<std::uint32_t>(bytes, kCrcOffset);
+  if (header.crc != crc32c_around(bytes.first(header.byte_count()), kCrcOffset))
+    return std::nullopt;
+  header.tail_only = (little_endian<std::uint16_t>(bytes, 8) & kTailOnly) != 0;
   std::memcpy(header.set.data(), bytes.data() + 16, header.set.size());
-  header.sequence = get<std::uint64_t>(bytes, 32);
-  header.tail = get<std::uint64_t>(bytes, 40);
-  header.batch = get<std::uint64_t>(bytes, 48);
-  header.position = get<std::uint64_t>(bytes, 56);
-  header.stripe = get<std::uint64_t>(bytes, 64);
-  header.payload_bytes = get<std::uint64_t>(bytes, 72);
-  header.payload_crc = get<std::uint32_t>(bytes, 80);
-  header.live_mark = get<std::uint32_t>(bytes, 84);
-  header.key = get<std::uint64_t>(bytes, 88);
+  header.sequence = little_endian<std::uint64_t>(bytes, 32);
+  header.tail = little_endian<std::uint64_t>(bytes, 40);
+  header.batch = little_endian<std::uint64_t>(bytes, 48);
+  header.position = little_endian<std::uint64_t>(bytes, 56);
+  header.stripe = little_endian<std::uint64_t>(bytes, 64);
+  header.payload_bytes = little_endian<std::uint64_t>(bytes, 72);
+  header.payload_crc = little_endian<std::uint32_t>(bytes, 80);
+  header.live_mark = little_endian<std::uint32_t>(bytes, 84);
+  header.key = little_endian<std::uint64_t>(bytes, 88);
   if (!consistent(header, bytes, block_bytes)) return std::nullopt;
   return header;
 }

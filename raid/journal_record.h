@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "raid/journal.h"
+#include "runtime/crc32c.h"
 #include "runtime/uuid.h"
 
 namespace sandbay::raid {
@@ -54,17 +55,6 @@ struct JournalHeader {
   std::size_t byte_count() const noexcept {
     return kJournalHeaderBytes + write_count * kJournalWriteBytes;
   }
-};
-
-// A running CRC32C.
-class JournalCrc {
- public:
-  void update(std::span<const std::byte> bytes);
-  void update(const BufferList& bytes);
-  std::uint32_t value() const noexcept { return ~state_; }
-
- private:
-  std::uint32_t state_ = 0xffffffffU;
 };
 
 // What the writes bring along. A list that no record can hold (none or too many writes, an empty

@@ -188,7 +188,7 @@ Task<bool> JournalScan::read_payload(const FoundRecord* record, unsigned role,
                                      std::vector<std::byte>* payload) const {
   const std::uint64_t byte_count = record->header.payload_bytes;
   std::uint64_t unit = record->header.position + ring_.header_units(record->header);
-  JournalCrc crc;
+  Crc32c crc;
   for (std::uint64_t done = 0; done < byte_count;) {
     const std::uint64_t wanted = std::min<std::uint64_t>(byte_count - done, kPieceBytes);
     const std::uint64_t units = (wanted + ring_.unit_bytes - 1) / ring_.unit_bytes;

@@ -20,15 +20,6 @@ constexpr std::size_t kSequenceAt = 24;
 constexpr std::size_t kUuidAt = 32;
 static_assert(kUuidAt + sizeof(Uuid) == kImageFrameBytes);
 
-std::uint32_t image_crc(std::span<const std::byte> image) {
-  constexpr std::byte kZeroCrc[sizeof(std::uint32_t)]{};
-  Crc32c crc;
-  crc.update(image.first(kCrcAt));
-  crc.update(kZeroCrc);
-  crc.update(image.subspan(kCrcAt + sizeof kZeroCrc));
-  return crc.value();
-}
-
 }  // namespace
 
 void seal_image(std::span<std::byte> image, const ImageFrame& frame) {
@@ -40,7 +31,7 @@ void seal_image(std::span<std::byte> image, const ImageFrame& frame) {
   put_little_endian(image, kZerosAt, std::uint32_t{0});
   put_little_endian(image, kSequenceAt, frame.sequence);
   put_uuid(image, kUuidAt, frame.uuid);
-  put_little_endian(image, kCrcAt, image_crc(image));
+  put_little_endian(image, kCrcAt, crc32c_around(image, kCrcAt));
 }
 
 bool has_magic(std::span<const std::byte> bytes, std::string_view magic) {
@@ -59,7 +50,7 @@ std::expected<OpenedImage, std::string> open_image(std::span<const std::byte> by
     return std::unexpected(fmt::format("its length of {} bytes is impossible", byte_count));
   }
   const std::span<const std::byte> image = bytes.first(byte_count);
-  if (little_endian<std::uint32_t>(image, kCrcAt) != image_crc(image)) {
+  if (little_endian<std::uint32_t>(image, kCrcAt) != crc32c_around(image, kCrcAt)) {
     return std::unexpected("its checksum does not match");
   }
   const auto version = little_endian<std::uint32_t>(image, kVersionAt);

@@ -35,7 +35,7 @@ class IdleRings final : public JournalDrives {
 }  // namespace
 
 std::uint32_t live_mark(const Superblock& superblock, std::uint64_t roles) {
-  JournalCrc crc;
+  Crc32c crc;
   for (unsigned role = 0; role < superblock.drive_count(); ++role) {
     if ((roles >> role & 1U) == 0) continue;
     crc.update(std::as_bytes(std::span(&role, 1)));

@@ -3,11 +3,11 @@
 #include "lab/pattern.h"
 
 #include <fmt/core.h>
-#include <isa-l/crc.h>
 
 #include <cassert>
 
 #include "runtime/byte_order.h"
+#include "runtime/crc32c.h"
 
 namespace sandbay::lab {
 namespace {
@@ -21,16 +21,12 @@ std::uint64_t mix(std::uint64_t value) {
   return value ^ (value >> 31U);
 }
 
-std::uint32_t crc_of(std::span<const std::byte> bytes, std::uint32_t seed) {
-  // ISA-L does not write through the pointer; its prototype lacks the const.
-  auto* data = reinterpret_cast<unsigned char*>(const_cast<std::byte*>(bytes.data()));
-  return crc32_iscsi(data, static_cast<int>(bytes.size()), seed);
-}
-
 // Over everything but the CRC field itself.
 std::uint32_t block_crc(std::span<const std::byte> block) {
-  const std::uint32_t head = crc_of(block.first(kCrcOffset), 0xFFFFFFFFU);
-  return crc_of(block.subspan(kCrcOffset + 4), head) ^ 0xFFFFFFFFU;
+  Crc32c crc;
+  crc.update(block.first(kCrcOffset));
+  crc.update(block.subspan(kCrcOffset + 4));
+  return crc.value();
 }
 
 }  // namespace

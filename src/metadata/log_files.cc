@@ -4,7 +4,6 @@
 #include "metadata/log_files.h"
 
 #include <fmt/core.h>
-#include <isa-l.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "runtime/byte_order.h"
+#include "runtime/crc32c.h"
 
 namespace sandbay::metadata {
 
@@ -51,9 +51,7 @@ struct Fragment {
 };
 
 std::uint32_t masked_checksum(std::span<const std::byte> bytes) {
-  // The library takes a pointer to mutable bytes, and changes nothing.
-  auto* data = const_cast<unsigned char*>(reinterpret_cast<const unsigned char*>(bytes.data()));
-  const std::uint32_t checksum = ~crc32_iscsi(data, static_cast<int>(bytes.size()), ~0U);
+  const std::uint32_t checksum = crc32c(bytes);
   return ((checksum >> 15U) | (checksum << 17U)) + 0xa282ead8U;
 }
 

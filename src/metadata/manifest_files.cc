@@ -4,8 +4,6 @@
 // is synced before the next is appended, so a power cut tears the last one at most.
 #include "metadata/manifest_files.h"
 
-#include <isa-l.h>
-
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -16,6 +14,7 @@
 #include <utility>
 
 #include "runtime/byte_order.h"
+#include "runtime/crc32c.h"
 
 namespace sandbay::metadata {
 
@@ -39,11 +38,7 @@ bool is_manifest(const std::string& name) {
 
 std::string notes_of(const std::string& manifest) { return manifest + ".synced"; }
 
-std::uint32_t checksum(std::span<const std::byte> note) {
-  // The library takes a pointer to mutable bytes, and changes nothing.
-  auto* data = const_cast<unsigned char*>(reinterpret_cast<const unsigned char*>(note.data()));
-  return crc32_iscsi(data, static_cast<int>(kChecksumAt), ~0U);
-}
+std::uint32_t checksum(std::span<const std::byte> note) { return ~crc32c(note.first(kChecksumAt)); }
 
 // Nothing if no note is whole.
 std::optional<std::uint64_t> newest_length(const std::string& notes) {

@@ -10,8 +10,6 @@
 // lest bytes of it be taken for a record later.
 #include "metadata/simulated_store.h"
 
-#include <isa-l.h>
-
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -21,6 +19,7 @@
 #include <fmt/core.h>
 
 #include "runtime/byte_order.h"
+#include "runtime/crc32c.h"
 #include "runtime/io.h"
 #include "runtime/sync.h"
 
@@ -40,13 +39,10 @@ using Bytes = std::vector<std::byte>;
 using Entries = std::map<std::string, std::string>;
 
 std::uint32_t checksum(std::span<const std::byte> header, std::span<const std::byte> payload) {
-  const auto add = [](std::span<const std::byte> bytes, std::uint32_t crc) {
-    // The library takes a pointer to mutable bytes and an int, and changes nothing.
-    auto* data = const_cast<unsigned char*>(reinterpret_cast<const unsigned char*>(bytes.data()));
-    return crc32_iscsi(data, static_cast<int>(bytes.size()), crc);
-  };
-  return add(payload,
-             add(header.subspan(kRecordLengthAt, kRecordChecksumAt - kRecordLengthAt), ~0U));
+  Crc32c crc;
+  crc.update(header.subspan(kRecordLengthAt, kRecordChecksumAt - kRecordLengthAt));
+  crc.update(payload);
+  return ~crc.value();
 }
 
 void apply(Entries& entries, const Batch::Change& change) {
@@ -299,8 +295,7 @@ Task<std::expected<std::unique_ptr<Store>, std::string>> open_simulated_store(Ex
     co_return std::unexpected(
         fmt::format("metadata {}: cannot be opened: {}", path, describe(file.error())));
   }
-  auto store = co_await open_simulated_store(home, std::move(*file), std::move(path));
-  co_return store;
+  co_return co_await open_simulated_store(home, std::move(*file), std::move(path));
 }
 
 Task<std::expected<std::unique_ptr<Store>, std::string>> open_simulated_store(

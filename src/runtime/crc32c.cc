@@ -4,6 +4,7 @@
 #include <isa-l/crc.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 namespace sandbay {
@@ -20,9 +21,22 @@ void Crc32c::update(std::span<const std::byte> bytes) noexcept {
   }
 }
 
+void Crc32c::update(const BufferList& bytes) noexcept {
+  for (std::size_t i = 0; i < bytes.slice_count(); ++i) update(bytes[i].bytes());
+}
+
 std::uint32_t crc32c(std::span<const std::byte> bytes) noexcept {
   Crc32c crc;
   crc.update(bytes);
+  return crc.value();
+}
+
+std::uint32_t crc32c_around(std::span<const std::byte> bytes, std::size_t at) noexcept {
+  constexpr std::array<std::byte, sizeof(std::uint32_t)> kZeros{};
+  Crc32c crc;
+  crc.update(bytes.first(at));
+  crc.update(kZeros);
+  crc.update(bytes.subspan(at + kZeros.size()));
   return crc.value();
 }
 

@@ -1,10 +1,13 @@
 // CRC32C (the Castagnoli polynomial, reflected, as in RFC 7143 section 13.1) by ISA-L, with the
-// processor's instruction: the checksum of everything that we keep on a medium.
+// processor's instruction: iSCSI's digests, and the checksum of everything that we keep on a
+// medium.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
+
+#include "runtime/buffer.h"
 
 namespace sandbay {
 
@@ -12,6 +15,7 @@ namespace sandbay {
 class Crc32c {
  public:
   void update(std::span<const std::byte> bytes) noexcept;
+  void update(const BufferList& bytes) noexcept;
   std::uint32_t value() const noexcept { return ~state_; }
 
  private:
@@ -19,5 +23,7 @@ class Crc32c {
 };
 
 std::uint32_t crc32c(std::span<const std::byte> bytes) noexcept;
+// Of bytes that have their own checksum, four bytes at `at`, which counts as zeros.
+std::uint32_t crc32c_around(std::span<const std::byte> bytes, std::size_t at) noexcept;
 
 }  // namespace sandbay

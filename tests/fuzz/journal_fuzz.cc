@@ -77,7 +77,7 @@ void put_record(Input& input, std::span<std::byte> drive) {
   const std::uint64_t payload_unit = unit + 1;
   if (payload_unit * 512 + header.payload_bytes <= drive.size() &&
       header.payload_bytes <= drive.size()) {
-    JournalCrc crc;
+    Crc32c crc;
     crc.update(drive.subspan(payload_unit * 512, header.payload_bytes));
     header.payload_crc = crc.value();
   }

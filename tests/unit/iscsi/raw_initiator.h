@@ -130,9 +130,10 @@ class RawInitiator {
     put_big_endian_24(bhs, 5, static_cast<std::uint32_t>(data.size()));
     Bytes bytes(bhs.begin(), bhs.end());
     if (header_digest_on) append_digest(bytes, header_digest(bhs), spoil_header_digest);
-    const std::uint32_t digest = data.empty() ? 0 : data_digest(std::span<const std::byte>(data));
+    const std::size_t segment = bytes.size();
     bytes.insert(bytes.end(), data.begin(), data.end());
     bytes.resize(bytes.size() + padding_of(static_cast<std::uint32_t>(data.size())));
+    const std::uint32_t digest = crc32c(std::span(bytes).subspan(segment));
     if (data_digest_on && !data.empty()) append_digest(bytes, digest, spoil_data_digest);
     const IoSlice slice{.data = bytes.data(), .byte_count = bytes.size()};
     co_await stream_->send(std::span(&slice, 1));

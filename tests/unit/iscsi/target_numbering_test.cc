@@ -112,7 +112,8 @@ Task<void> stat_sn_counts(Bench& bench) {
 Task<void> snack_and_unknown(Bench& bench) {
   RawInitiator& peer = *co_await bench.session();
   Bhs bhs;
-  write_snack_request({.initiator_task_tag = 77, .exp_stat_sn = peer.exp_stat_sn}, bhs);
+  write_nop_out({.immediate = false, .initiator_task_tag = 77}, bhs);
+  bhs[0] = static_cast<std::byte>(Opcode::kSnackRequest);
   co_await peer.send(bhs);
   const RawPdu snack = co_await peer.next();
   CHECK(snack.rejected_for() == static_cast<int>(RejectReason::kSnackReject));
