@@ -179,7 +179,6 @@ class InitiatorCommand : public InitiatorTask {
   ScsiResult result;
 
   // The connection's, while the command is in flight.
-  std::uint32_t unsolicited_left = 0;
   std::uint32_t expected_data_sn = 0;
   std::uint32_t in_order_end = 0;  // Of the data that have come; and behind a gap, where they …
   std::map<std::uint32_t, std::uint32_t>
@@ -208,7 +207,6 @@ struct InitiatorCounters {
   std::uint64_t commands = 0;
   std::uint64_t commands_retried = 0;  // Sent again after a connection loss.
   std::uint64_t connections_lost = 0;
-  std::uint64_t connections_made = 0;  // Logins that succeeded.
   std::uint64_t sessions_recovered = 0;
   std::uint64_t header_digest_errors = 0;
   std::uint64_t data_digest_errors = 0;

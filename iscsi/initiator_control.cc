@@ -320,8 +320,7 @@ Task<Result<std::string>> InitiatorSessionImpl::negotiate_text(Path* on, Initiat
 Task<Result<std::string>> InitiatorSessionImpl::text(std::string request) {
   if (usable_.empty() || !gate_.enter()) co_return std::unexpected(Error::kNotReady);
   const GateHold hold(gate_);
-  Result<std::string> answer = co_await text_on(choose_path(), std::move(request));
-  co_return answer;
+  co_return co_await text_on(choose_path(), std::move(request));
 }
 
 Task<Result<std::vector<DiscoveredTarget>>> InitiatorSessionImpl::send_targets(std::string which) {

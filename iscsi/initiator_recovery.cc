@@ -125,8 +125,7 @@ Task<std::expected<InitiatorLoginResult, LoginFailure>> InitiatorSessionImpl::lo
   for (const auto& [key, value] : path.options.keys) request.keys[key] = value;
   if (!leading) request.current.session = parameters_.session;
   if (leading) request.keys.try_emplace("MaxConnections", std::to_string(options_.connections));
-  auto result = co_await invoke_on(*path.executor, initiator_login(std::move(request)));
-  co_return result;
+  co_return co_await invoke_on(*path.executor, initiator_login(std::move(request)));
 }
 
 // Makes a connection of a stream that has logged in. Not called while the path has one.
@@ -160,7 +159,6 @@ Task<Error> InitiatorSessionImpl::adopt(Path& path, InitiatorLoginResult result)
     path.connection.reset();
     co_return error;
   }
-  ++counters_.connections_made;
   co_return Error::kNone;
 }
 
@@ -338,10 +336,7 @@ Task<bool> InitiatorSessionImpl::repair_step() {
   // Those that are asked to log out end what they have, and wake this when they have done it.
   const auto asked = [](const auto& path) { return path->state == kLogoutRequested; };
   if (usable_.empty() && !relogin_wanted_ && std::ranges::any_of(paths_, asked)) co_return false;
-  if (usable_.empty() || relogin_wanted_) {
-    const bool back = co_await log_in_again();
-    co_return back;
-  }
+  if (usable_.empty() || relogin_wanted_) co_return co_await log_in_again();
   for (const auto& path : paths_) {
     if (path->state != kCleanupWait) continue;
     if (path->connection != nullptr || usable_.empty()) co_return true;

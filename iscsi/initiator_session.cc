@@ -9,6 +9,18 @@
 
 namespace sandbay::iscsi {
 
+namespace {
+
+void add(const InitiatorConnectionCounters& one, InitiatorCounters& sum) {
+  sum.header_digest_errors += one.header_digest_errors;
+  sum.data_digest_errors += one.data_digest_errors;
+  sum.protocol_errors += one.protocol_errors;
+  sum.rejects += one.rejects;
+  sum.nop_ins += one.nop_ins;
+}
+
+}  // namespace
+
 void InitiatorTaskQueue::push_back(InitiatorTask& task) noexcept {
   assert(!task.queued);
   task.queued = true;
@@ -264,12 +276,7 @@ void InitiatorSessionImpl::path_lost(Path& path) {
 
 void InitiatorSessionImpl::connection_ended(InitiatorConnection& connection) {
   connection.gone = true;
-  const InitiatorConnectionCounters& ended = connection.counters();
-  counters_.header_digest_errors += ended.header_digest_errors;
-  counters_.data_digest_errors += ended.data_digest_errors;
-  counters_.protocol_errors += ended.protocol_errors;
-  counters_.rejects += ended.rejects;
-  counters_.nop_ins += ended.nop_ins;
+  add(connection.counters(), counters_);
   Path& path = *paths_[connection.path()];
   if (path.connection.get() == &connection) {
     path.pdus_before = connection.pdus_sent();
@@ -301,12 +308,7 @@ InitiatorCounters InitiatorSessionImpl::counters() const noexcept {
   InitiatorCounters sum = counters_;
   for (const auto& path : paths_) {
     if (path->connection == nullptr || path->connection->gone) continue;
-    const InitiatorConnectionCounters& now = path->connection->counters();
-    sum.header_digest_errors += now.header_digest_errors;
-    sum.data_digest_errors += now.data_digest_errors;
-    sum.protocol_errors += now.protocol_errors;
-    sum.rejects += now.rejects;
-    sum.nop_ins += now.nop_ins;
+    add(path->connection->counters(), sum);
   }
   return sum;
 }

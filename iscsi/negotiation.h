@@ -133,7 +133,6 @@ class Negotiator {
   const NegotiatedParameters& result() const noexcept { return result_; }
   // What the peer declared (names, aliases, SessionType, …); empty if it did not.
   const std::string& declared(KeyId id) const;
-  bool was_declared(KeyId id) const { return seen_[static_cast<std::size_t>(id)]; }
 
  private:
   using Failure = std::unexpected<NegotiationFailure>;

@@ -29,16 +29,6 @@ const char* reason_of(PduFramer::Step step) {
 
 }  // namespace
 
-void ConnectionTraffic::add(const ConnectionTraffic& other) {
-  pdus_in += other.pdus_in;
-  pdus_out += other.pdus_out;
-  bytes_in += other.bytes_in;
-  bytes_out += other.bytes_out;
-  header_digest_errors += other.header_digest_errors;
-  data_digest_errors += other.data_digest_errors;
-  rejects += other.rejects;
-}
-
 Connection::Connection(std::unique_ptr<Stream> stream, const ServerLimits& limits)
     : stream_(std::move(stream)),
       home_(&stream_->home()),

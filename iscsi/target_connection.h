@@ -40,18 +40,6 @@ enum class StatSnUse : std::uint8_t {
   kConsume,
 };
 
-struct ConnectionTraffic {
-  std::uint64_t pdus_in = 0;
-  std::uint64_t pdus_out = 0;
-  std::uint64_t bytes_in = 0;
-  std::uint64_t bytes_out = 0;
-  std::uint64_t header_digest_errors = 0;
-  std::uint64_t data_digest_errors = 0;
-  std::uint64_t rejects = 0;
-
-  void add(const ConnectionTraffic& other);
-};
-
 class Connection final : public PayloadSource {
  public:
   Connection(std::unique_ptr<Stream> stream, const ServerLimits& limits);
@@ -87,7 +75,6 @@ class Connection final : public PayloadSource {
   void send(Bhs bhs, BufferList data, StatSnUse use);
   // The same for payloads that are few bytes of text or sense.
   void send_bytes(Bhs bhs, std::span<const std::byte> data, StatSnUse use);
-  void send_reject(RejectReason reason, BhsView bad, const StatusNumbers& numbers);
   bool has_room() const noexcept { return queued_bytes_ < kQueuedBytesLimit || closing_; }
   // More waits to be sent than the answers of a window of commands, or far more than data leave.
   bool is_flooded() const noexcept {

@@ -247,13 +247,7 @@ Task<void> LoginService::serve(std::unique_ptr<Stream> stream, Portal* portal) {
   if (placement.session != nullptr && !placement.session->options().chap_user.empty()) {
     brake_.note_proof(connection.peer(), server_home.now());
   }
-  const ConnectionTraffic& traffic = connection.traffic();
-  registry_.counters.pdus_in += traffic.pdus_in;
-  registry_.counters.pdus_out += traffic.pdus_out;
-  registry_.counters.bytes_in += traffic.bytes_in;
-  registry_.counters.bytes_out += traffic.bytes_out;
-  registry_.counters.header_digest_errors += traffic.header_digest_errors;
-  registry_.counters.data_digest_errors += traffic.data_digest_errors;
+  registry_.counters.add(connection.traffic());
   // Section 7.1: at ErrorRecoveryLevel 0 the last connection takes the session with it.
   if (placement.session == nullptr) co_return;
   const bool empty =
@@ -544,18 +538,14 @@ Task<LoginService::Placement> LoginService::place_new(TargetLogin& login, Policy
   RegisteredTarget* const target =
       identity.discovery ? nullptr : registry_.find(identity.target_name);
   TargetFence* const fence = target != nullptr ? target->options.fence : nullptr;
-  Placement placement;
-  if (fence == nullptr) {
-    placement = co_await begin_session(login, policy, {});
-    co_return placement;
-  }
+  if (fence == nullptr) co_return co_await begin_session(login, policy, {});
   // A newcomer that is refused anyhow does not wait for those before it.
   TargetFence::Verdict verdict = fence->judge(claim_of(login));
   if (verdict.status != LoginStatus::kSuccess) {
     co_return turned_away(fence, login, policy, {verdict.status, std::move(verdict.why)});
   }
   co_await fencing_.lock();
-  placement = co_await place_behind(fence, login, policy);
+  Placement placement = co_await place_behind(fence, login, policy);
   fencing_.unlock();
   co_return placement;
 }
@@ -584,8 +574,7 @@ Task<LoginService::Placement> LoginService::place_behind(TargetFence* fence, Tar
   if (refused.status != LoginStatus::kSuccess) {
     co_return turned_away(fence, login, policy, std::move(refused));
   }
-  Placement placement = co_await begin_session(login, policy, std::move(owner));
-  co_return placement;
+  co_return co_await begin_session(login, policy, std::move(owner));
 }
 
 // The order counts: who is refused has changed nothing; and what an older session had in flight is

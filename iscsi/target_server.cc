@@ -270,10 +270,8 @@ Error Server::set_discovery(DiscoveryOptions options, std::string* message) {
 
 Task<std::string> Server::send_targets(std::string which, std::string initiator_name,
                                        Endpoint local, Endpoint peer, std::string session_target) {
-  std::string text =
-      co_await invoke_on(home_, list_targets(std::move(which), std::move(initiator_name), local,
-                                             peer, std::move(session_target)));
-  co_return text;
+  co_return co_await invoke_on(home_, list_targets(std::move(which), std::move(initiator_name),
+                                                   local, peer, std::move(session_target)));
 }
 
 // Section 4.3 and appendix C: "All" (discovery sessions only), one target, or, empty, the
@@ -441,15 +439,10 @@ Task<ServerCounters> Server::counters() {
   for (const auto& [tsih, session] : registry_.sessions) all.push_back(session);
   for (const auto& session : all) {
     const ServerCounters one = co_await invoke_on(session->home(), session->live_counters());
-    total.pdus_in += one.pdus_in;
-    total.pdus_out += one.pdus_out;
-    total.bytes_in += one.bytes_in;
-    total.bytes_out += one.bytes_out;
+    total.add(one);
     total.commands += one.commands;
     total.rejects += one.rejects;
     total.task_management += one.task_management;
-    total.header_digest_errors += one.header_digest_errors;
-    total.data_digest_errors += one.data_digest_errors;
   }
   co_return total;
 }

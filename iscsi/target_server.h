@@ -143,19 +143,31 @@ struct SessionInfo {
   std::uint32_t commands_in_flight = 0;
 };
 
-struct ServerCounters {
+struct ConnectionTraffic {
+  std::uint64_t pdus_in = 0;
+  std::uint64_t pdus_out = 0;
+  std::uint64_t bytes_in = 0;
+  std::uint64_t bytes_out = 0;
+  std::uint64_t header_digest_errors = 0;
+  std::uint64_t data_digest_errors = 0;
+
+  void add(const ConnectionTraffic& other) noexcept {
+    pdus_in += other.pdus_in;
+    pdus_out += other.pdus_out;
+    bytes_in += other.bytes_in;
+    bytes_out += other.bytes_out;
+    header_digest_errors += other.header_digest_errors;
+    data_digest_errors += other.data_digest_errors;
+  }
+};
+
+struct ServerCounters : ConnectionTraffic {
   std::uint64_t connections_accepted = 0;
   std::uint64_t logins_succeeded = 0;
   std::uint64_t logins_failed = 0;
   std::uint64_t logins_redirected = 0;
-  std::uint64_t pdus_in = 0;
-  std::uint64_t pdus_out = 0;
   std::uint64_t commands = 0;
-  std::uint64_t bytes_in = 0;
-  std::uint64_t bytes_out = 0;
   std::uint64_t rejects = 0;
-  std::uint64_t header_digest_errors = 0;
-  std::uint64_t data_digest_errors = 0;
   std::uint64_t task_management = 0;
   std::uint64_t sessions_reinstated = 0;
 };

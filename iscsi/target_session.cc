@@ -301,22 +301,17 @@ Task<std::vector<Session::PortalTraffic>> Session::new_traffic() {
 }
 
 Task<ServerCounters> Session::live_counters() {
-  ConnectionTraffic traffic;
+  ServerCounters counters;
+  counters.commands = command_count_;
+  counters.rejects = reject_count_;
+  counters.task_management = task_management_count_;
   std::vector<std::uint16_t> cids;
   for (const auto& link : links_) cids.push_back(link->cid);
   for (const std::uint16_t cid : cids) {
     const ConnectionTrafficInfo info = co_await traffic_of(cid);
-    traffic.add(info.traffic);
+    counters.add(info.traffic);
   }
-  co_return ServerCounters{.pdus_in = traffic.pdus_in,
-                           .pdus_out = traffic.pdus_out,
-                           .commands = command_count_,
-                           .bytes_in = traffic.bytes_in,
-                           .bytes_out = traffic.bytes_out,
-                           .rejects = reject_count_,
-                           .header_digest_errors = traffic.header_digest_errors,
-                           .data_digest_errors = traffic.data_digest_errors,
-                           .task_management = task_management_count_};
+  co_return counters;
 }
 
 // Sending ------------------------------------------------------------------------------------
@@ -364,8 +359,7 @@ bool Session::try_promise(ConnectionLink& link, std::size_t byte_count) {
 }
 
 Task<bool> Session::promise(ConnectionLink& link, std::size_t byte_count) {
-  const bool promised = co_await invoke_on(*link.home, link.connection->promise(byte_count));
-  co_return promised;
+  co_return co_await invoke_on(*link.home, link.connection->promise(byte_count));
 }
 
 void Session::unpromise(ConnectionLink& link, std::size_t byte_count) {

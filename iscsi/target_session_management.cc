@@ -100,8 +100,7 @@ Task<TaskManagementResult> Session::carry_out(TaskManagementRequest request) {
   }
   const ScsiTask* const found = find_task(request.referenced_task_tag);
   if (found != nullptr && is_successor(*found, request)) {
-    const TaskManagementResult gone = co_await result_for_gone(request);
-    co_return gone;
+    co_return co_await result_for_gone(request);
   }
   const std::optional<TaskManagementResult> undelivered = dispose_of_undelivered(request);
   if (undelivered) co_return *undelivered;
@@ -120,8 +119,7 @@ Task<TaskManagementResult> Session::carry_out(TaskManagementRequest request) {
     co_return TaskManagementResult::kFunctionComplete;
   }
   if (result != TaskManagementResult::kTaskDoesNotExist || left != nullptr) co_return result;
-  const TaskManagementResult gone = co_await result_for_gone(request);
-  co_return gone;
+  co_return co_await result_for_gone(request);
 }
 
 // For a task that is not there any more.

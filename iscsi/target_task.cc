@@ -232,11 +232,9 @@ Task<Error> ScsiTask::send_data_in(BufferList data) {
   } else {
     BufferList own = co_await unshared(std::move(data));
     if (completed || aborted) co_return Error::kCancelled;
-    const Error error = co_await invoke_on(*home_, send_here(std::move(own)));
-    co_return error;
+    co_return co_await invoke_on(*home_, send_here(std::move(own)));
   }
-  const Error error = co_await wait_for_room();
-  co_return error;
+  co_return co_await wait_for_room();
 }
 
 // What may go to another executor: bytes that a cache below still uses are copied here first,
@@ -255,8 +253,7 @@ Task<BufferList> ScsiTask::unshared(BufferList data) {
 Task<Error> ScsiTask::send_here(BufferList data) {
   if (finished_) co_return Error::kCancelled;
   keep_back(std::move(data));
-  const Error error = co_await wait_for_room();
-  co_return error;
+  co_return co_await wait_for_room();
 }
 
 // A peer that does not read stops its own commands, and no others.

@@ -65,16 +65,6 @@ void Connection::send_bytes(Bhs bhs, std::span<const std::byte> data, StatSnUse 
   send(bhs, std::move(list), use);
 }
 
-void Connection::send_reject(RejectReason reason, BhsView bad, const StatusNumbers& numbers) {
-  ++traffic_.rejects;
-  Bhs bhs;
-  write_reject({.reason = reason,
-                .data_segment_length = static_cast<std::uint32_t>(kBhsBytes),
-                .numbers = numbers},
-               bhs);
-  send_bytes(bhs, bad, StatSnUse::kConsume);
-}
-
 // Digests and padding.
 void Connection::finish_outgoing(Outgoing& outgoing) {
   const auto bhs = std::span<const std::byte>(outgoing.header).first<kBhsBytes>();

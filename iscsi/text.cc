@@ -167,16 +167,6 @@ std::optional<std::uint64_t> parse_number(std::string_view value) {
   return number;
 }
 
-std::optional<NumberRange> parse_range(std::string_view value) {
-  const std::size_t tilde = value.find('~');
-  const auto first = parse_number(value.substr(0, tilde));
-  if (!first.has_value()) return std::nullopt;
-  if (tilde == std::string_view::npos) return NumberRange{.first = *first, .last = *first};
-  const auto last = parse_number(value.substr(tilde + 1));
-  if (!last.has_value() || *last < *first) return std::nullopt;
-  return NumberRange{.first = *first, .last = *last};
-}
-
 std::optional<bool> parse_boolean(std::string_view value) {
   if (value == "Yes") return true;
   if (value == "No") return false;
@@ -205,21 +195,6 @@ std::string format_hexadecimal(std::span<const std::byte> bytes) {
   for (const std::byte byte : bytes) {
     text += kDigits[std::to_integer<std::size_t>(byte >> 4U)];
     text += kDigits[std::to_integer<std::size_t>(byte & std::byte{0x0f})];
-  }
-  return text;
-}
-
-std::string format_base64(std::span<const std::byte> bytes) {
-  std::string text = "0b";
-  for (std::size_t index = 0; index < bytes.size(); index += 3) {
-    const std::size_t count = std::min<std::size_t>(3, bytes.size() - index);
-    std::uint32_t bits = 0;
-    for (std::size_t part = 0; part < 3; ++part) {
-      bits = bits << 8U | (part < count ? std::to_integer<std::uint32_t>(bytes[index + part]) : 0U);
-    }
-    for (std::size_t digit = 0; digit < 4; ++digit) {
-      text += digit <= count ? kBase64Alphabet[(bits >> (18 - 6 * digit)) & 0x3fU] : '=';
-    }
   }
   return text;
 }

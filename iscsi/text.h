@@ -62,12 +62,6 @@ bool is_utf8(std::string_view text);
 
 // numerical-value: decimal or 0x hexadecimal, below 2^64.
 std::optional<std::uint64_t> parse_number(std::string_view value);
-struct NumberRange {
-  std::uint64_t first = 0;
-  std::uint64_t last = 0;
-};
-// numerical-range "first~last", first <= last; a single number is a range of one.
-std::optional<NumberRange> parse_range(std::string_view value);
 std::optional<bool> parse_boolean(std::string_view value);  // "Yes" or "No".
 // The parts between commas; views into `value`. An empty value is a list of one empty part.
 std::vector<std::string_view> split_list(std::string_view value);
@@ -76,7 +70,6 @@ std::vector<std::string_view> split_list(std::string_view value);
 // constant of odd length has an implied leading zero digit.
 std::optional<std::vector<std::byte>> parse_binary(std::string_view value, std::size_t maximum);
 std::string format_hexadecimal(std::span<const std::byte> bytes);
-std::string format_base64(std::span<const std::byte> bytes);
 
 // Puts a logical text data segment together from the data segments of successive PDUs.
 class TextAssembler {

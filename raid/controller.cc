@@ -138,15 +138,13 @@ MaintenancePolicy Controller::Implementation::policy_of(const std::string& set) 
 
 void Controller::Implementation::tell(SetState& state, Entry* entry, SetEvent::Kind kind,
                                       const std::string& text) {
-  ControllerEvent event{
-      .time = home.now(),
-      .set = state.set->name(),
-      .drive = entry != nullptr ? entry->name : std::string(),
-      .kind = kind,
-      .text = text.starts_with("set ") ? text : fmt::format("set {}: {}", state.set->name(), text)};
-  events.push_back(event);
-  if (events.size() > kMostEvents) events.pop_front();
-  if (sink) sink(event);
+  if (!sink) return;
+  sink({.time = home.now(),
+        .set = state.set->name(),
+        .drive = entry != nullptr ? entry->name : std::string(),
+        .kind = kind,
+        .text =
+            text.starts_with("set ") ? text : fmt::format("set {}: {}", state.set->name(), text)});
 }
 
 void Controller::Implementation::on_set_event(SetState& state, const SetEvent& event) {
@@ -367,10 +365,6 @@ std::vector<SetInfo> Controller::show_sets() const {
   self_->settle_entries();
   for (const auto& state : self_->sets) all.push_back(self_->show(*state));
   return all;
-}
-
-std::vector<ControllerEvent> Controller::events() const {
-  return {self_->events.begin(), self_->events.end()};
 }
 
 Task<Controller::Outcome> Controller::fail_drive(std::string drive) {

@@ -134,7 +134,6 @@ class Controller {
   std::vector<ManagedSet*> sets() const;
   std::vector<DriveInfo> show_drives() const;
   std::vector<SetInfo> show_sets() const;
-  std::vector<ControllerEvent> events() const;  // The latest few hundred, oldest first.
 
   // The operator says that the drive is no good: it leaves its role; refused beyond redundancy.
   Task<Outcome> fail_drive(std::string drive);

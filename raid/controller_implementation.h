@@ -6,7 +6,6 @@
 // whenever entries are looked at.
 #pragma once
 
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -22,7 +21,6 @@
 namespace sandbay::raid {
 
 struct Controller::Implementation {
-  static constexpr std::size_t kMostEvents = 500;
   static constexpr Duration kLookForIdleEvery = std::chrono::milliseconds(10);
 
   struct SetState {
@@ -139,7 +137,6 @@ struct Controller::Implementation {
   ManagedSet::Recorder recorder;
   std::vector<std::unique_ptr<Entry>> entries;
   std::vector<std::unique_ptr<SetState>> sets;
-  std::deque<ControllerEvent> events;
   std::vector<std::unique_ptr<BoundedDevice>> leaving;  // Their devices still hold requests.
   Mutex busy;
   Condition changed;

@@ -192,12 +192,6 @@ Task<DriveContents> DriveMetadata::look_for_data() {
   co_return contents;
 }
 
-Task<std::expected<Superblock, std::string>> DriveMetadata::read_superblock() {
-  DriveContents contents = co_await read_contents();
-  if (!contents.superblock.has_value()) co_return std::unexpected(std::move(contents.why));
-  co_return std::move(*contents.superblock);
-}
-
 Task<Error> DriveMetadata::write_superblock(Superblock superblock) {
   if (device_bytes(device_->geometry()) < kJournalOffset) co_return Error::kNoSpace;
   if (!superblocks_.has_value()) co_await find_superblocks();

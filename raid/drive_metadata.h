@@ -59,8 +59,6 @@ class DriveMetadata {
   // Reads both superblocks and, if there is none, enough of the drive to tell whether anything is
   // on it: its first 2 MiB, the first MiB where a data area begins by default, and the last 64 KiB.
   Task<DriveContents> read_contents();
-  // Just the superblock.
-  Task<std::expected<Superblock, std::string>> read_superblock();
   Task<Error> write_superblock(Superblock superblock);
   // Both copies become zeros, durably: the drive belongs to nothing any more.
   Task<Error> erase_superblock();

@@ -115,7 +115,6 @@ class RaidSet final : public BlockDevice {
   bool take_written() noexcept { return std::exchange(written_, false); }
   // Something was acknowledged that no flush has covered.
   bool unflushed() const noexcept { return acknowledged_ > flushed_; }
-  std::size_t host_operations() const noexcept { return gate_.count(); }
 
   // The drive that lacked room last, in words; empty: none.
   const std::string& no_room_on() const noexcept { return no_room_on_; }

@@ -48,15 +48,6 @@ std::uint64_t Port::wire_bytes(std::uint64_t payload_bytes,
   return std::max(stream + frames * each, kLeastFrame);
 }
 
-double Port::payload_rate(std::uint64_t pdu_bytes) const noexcept {
-  assert(pdu_bytes > 0);
-  const auto pdu = static_cast<double>(pdu_bytes);
-  const auto mtu = static_cast<double>(profile_.mtu);
-  return static_cast<double>(profile_.rate) * (mtu - static_cast<double>(profile_.packet_headers)) /
-         (mtu + static_cast<double>(profile_.frame_overhead)) * pdu /
-         (pdu + static_cast<double>(profile_.pdu_header));
-}
-
 Duration Port::transfer_length(std::uint64_t payload_bytes,
                                std::uint64_t pdu_bytes) const noexcept {
   return Duration(transfer_time(wire_bytes(payload_bytes, pdu_bytes), profile_.rate));

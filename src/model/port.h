@@ -35,8 +35,6 @@ class Port {
   // The wire's bytes for a payload in PDUs of at most `pdu_bytes`, which is positive. Without
   // payload it is one PDU.
   std::uint64_t wire_bytes(std::uint64_t payload_bytes, std::uint64_t pdu_bytes) const noexcept;
-  // Payload bytes a second of a long transfer in PDUs of this size.
-  double payload_rate(std::uint64_t pdu_bytes) const noexcept;
 
   // How long a transfer occupies one direction.
   Duration transfer_length(std::uint64_t payload_bytes, std::uint64_t pdu_bytes) const noexcept;

@@ -22,10 +22,6 @@
 
 namespace sandbay::nvram {
 
-std::string_view describe(Durability durability) {
-  return durability == Durability::kHost ? "host" : "process";
-}
-
 std::string_view describe(Loss loss) {
   switch (loss) {
     case Loss::kNone:
@@ -208,10 +204,7 @@ Region::Region(Nvram& nvram, std::string name, std::span<std::byte> bytes, std::
 
 Region::~Region() { std::erase(nvram_.claimed_, this); }
 
-Task<Error> Region::settle() {
-  const Error error = co_await nvram_.settle(*this);
-  co_return error;
-}
+Task<Error> Region::settle() { co_return co_await nvram_.settle(*this); }
 
 Task<Error> Nvram::settle(Region& region) {
   if (region.settled_) co_return failure_;
@@ -234,8 +227,7 @@ Task<Error> Nvram::settle(Region& region) {
 Task<Error> Nvram::commit() {
   fail_if_broken();
   if (failure_ != Error::kNone || options_.durability == Durability::kProcess) co_return failure_;
-  const Error error = co_await join_round();
-  co_return error;
+  co_return co_await join_round();
 }
 
 // Ends with a round that began after the call. Whoever finds none running runs one for all who
@@ -299,10 +291,7 @@ Task<Error> Nvram::close() {
   co_return error;
 }
 
-Task<Error> Nvram::close(TimePoint deadline) {
-  const Error error = co_await in_time(close(), deadline);
-  co_return error;
-}
+Task<Error> Nvram::close(TimePoint deadline) { co_return co_await in_time(close(), deadline); }
 
 void Nvram::cut_power() {
   emulate_power_cut(image(), battery_.state());

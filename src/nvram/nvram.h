@@ -57,8 +57,7 @@ enum class Loss : std::uint8_t {
   kStale,      // The image is older than the one used last: least_open_counts.
 };
 
-std::string_view describe(Durability durability);  // "process", "host"
-std::string_view describe(Loss loss);              // "host crash", "power cut", …
+std::string_view describe(Loss loss);  // "host crash", "power cut", …
 
 struct NvramOptions {
   std::string path;              // Of the image; names it in messages.

@@ -40,7 +40,6 @@ RecordLog::RecordLog(Region& region, RecordLogOptions options)
   controls_ = all.subspan(options.offset, 2 * kPageBytes);
   ring_ = all.subspan(options.offset + 2 * kPageBytes, byte_count - 2 * kPageBytes);
   capacity_ = ring_.size();
-  high_water_ = options.high_water_bytes == 0 ? capacity_ / 2 : options.high_water_bytes;
   entries_.resize(64);
   nvram_.logs_.push_back(this);
 }
@@ -88,7 +87,6 @@ Task<Result<RecordId>> RecordLog::append(std::span<const std::byte> descriptor,
 // Ends, with room for the record, in the turn in which the caller goes on and takes it.
 Task<Error> RecordLog::wait_for_room(std::uint64_t byte_count) {
   ++waiting_;
-  high_.notify_all();
   co_await turn_.lock();
   Error error = Error::kNone;
   for (;;) {
@@ -169,7 +167,6 @@ RecordId RecordLog::put(std::uint64_t position, std::span<const std::byte> descr
   head_position_ = position + byte_count;
   ++live_count_;
   changed_ = true;
-  if (used_bytes() >= high_water_) high_.notify_all();
   return RecordId{head_sequence_++};
 }
 
@@ -266,28 +263,12 @@ void RecordLog::end_round() {
 
 // Waiting ---------------------------------------------------------------------------------------
 
-Task<bool> RecordLog::wait_for_high_water() {
-  for (;;) {
-    if (closed_ || nvram_.failure_ != Error::kNone) co_return false;
-    if (!above_high_water()) {
-      co_await high_.wait();
-    } else if (to_host() && durable_tail_position_ != tail_position_) {
-      co_await nvram_.commit();  // What is released already may be enough.
-    } else {
-      co_return true;
-    }
-  }
-}
-
 void RecordLog::refuse_waiting(Error error) {
   refusal_ = error;
   wake_all();
 }
 
-void RecordLog::wake_all() {
-  room_.notify_all();
-  high_.notify_all();
-}
+void RecordLog::wake_all() { room_.notify_all(); }
 
 Task<void> RecordLog::close() {
   closed_ = true;

@@ -83,8 +83,6 @@ struct RecordLogOptions {
   // least kLeastLogBytes. Two pages of it hold the control blocks.
   std::uint64_t offset = 0;
   std::uint64_t byte_count = 0;
-  // wait_for_high_water() ends when so much is used; 0 means half of the capacity.
-  std::uint64_t high_water_bytes = 0;
 };
 
 inline constexpr std::uint64_t kLeastLogBytes = 4 * kPageBytes;
@@ -138,11 +136,6 @@ class RecordLog {
   // Nothing is released any more: who finds no room, now or later, ends with the error.
   void refuse_waiting(Error error);
 
-  // Ends with true when used_bytes() is at least the high-water mark or an append waits for room
-  // (at once if so), with false when the log is closed or its memory has failed. The owner then
-  // flushes its drives and releases; it waits for progress of its own before it asks again.
-  Task<bool> wait_for_high_water();
-
   // Appends that wait and later ones fail with kClosed; ends when none is in flight. The content
   // stays as it is.
   Task<void> close();
@@ -182,7 +175,6 @@ class RecordLog {
                std::span<const IoSlice> payload, std::uint64_t payload_bytes);
   std::uint32_t put_payload(std::byte* target, std::span<const IoSlice> payload);
   Task<Error> wait_for_room(std::uint64_t byte_count);
-  bool above_high_water() const noexcept { return used_bytes() >= high_water_ || waiting_ != 0; }
   bool to_host() const noexcept { return nvram_.durability() == Durability::kHost; }
   void mark_released(std::uint64_t position);
   void advance_tail();
@@ -196,7 +188,6 @@ class RecordLog {
   std::span<std::byte> controls_;
   std::span<std::byte> ring_;
   std::uint64_t capacity_ = 0;
-  std::uint64_t high_water_ = 0;
   bool ready_ = false;
   bool closed_ = false;
   std::unique_ptr<Scan> scan_;  // Between recover() and accept().
@@ -235,7 +226,6 @@ class RecordLog {
   Error refusal_ = Error::kNone;  // Of who waits for room.
   Mutex turn_;                    // Of those who wait for room: first come, first served.
   Condition room_;                // There may be room.
-  Condition high_;                // There may be work for the owner.
   Gate appends_;
 };
 

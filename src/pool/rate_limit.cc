@@ -73,7 +73,6 @@ Task<Error> RateLimit::pass(Executor& home, std::uint64_t byte_count, Cancellati
   Waiter waiter;
   append(waiter);
   const CancelHook hook(cancellation, waiter.wake);
-  const TimePoint begun = home.now();
   Error error = Error::kNone;
   while (true) {
     const TimePoint now = home.now();
@@ -95,7 +94,6 @@ Task<Error> RateLimit::pass(Executor& home, std::uint64_t byte_count, Cancellati
   }
   remove(waiter);
   ++delayed_count_;
-  delayed_for_ += home.now() - begun;
   co_return error;
 }
 

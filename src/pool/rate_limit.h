@@ -50,7 +50,6 @@ class RateLimit {
                    TimePoint deadline);
 
   std::uint64_t delayed_count() const noexcept { return delayed_count_; }
-  Duration delayed_for() const noexcept { return delayed_for_; }
 
  private:
   struct Waiter {
@@ -68,7 +67,6 @@ class RateLimit {
   Waiter* first_ = nullptr;
   Waiter* last_ = nullptr;
   std::uint64_t delayed_count_ = 0;
-  Duration delayed_for_{};
 };
 
 }  // namespace sandbay::pool

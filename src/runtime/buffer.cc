@@ -426,15 +426,6 @@ bool BufferPool::try_reserve_share(std::size_t byte_count) {
   return true;
 }
 
-Task<void> BufferPool::reserve(std::size_t byte_count) {
-  assert(byte_count <= limit_bytes_ / 4);
-  if (try_reserve(byte_count)) co_return;
-  Waiter waiter{.byte_count = byte_count, .reserve = true, .granted = {}, .event = {}};
-  waiters_.push_back(&waiter);
-  co_await waiter.event.wait();
-  assert(waiter.done);
-}
-
 Task<bool> BufferPool::reserve(std::size_t byte_count, Wait& wait) {
   assert(byte_count <= limit_bytes_ / 4);
   if (try_reserve(byte_count)) co_return true;

@@ -285,9 +285,8 @@ class BufferPool {
     return used_bytes_ + reserved_bytes_ + byte_count <= limit_bytes_ / 16 * 15;
   }
   bool try_reserve_share(std::size_t byte_count);
-  Task<void> reserve(std::size_t byte_count);  // Waits in the same queue as allocate().
-  // The same for one who may have to give up: cancel() ends the wait, and then it is false and
-  // nothing is reserved. `wait` outlives the call.
+  // Waits in the same queue as allocate(), until cancel(): then it is false, and nothing is
+  // reserved. `wait` outlives the call.
   struct Waiter;
   class Wait {
     friend class BufferPool;

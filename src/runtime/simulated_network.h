@@ -79,7 +79,6 @@ class Connection {
 
   End& end(unsigned side) noexcept { return ends_[side]; }
   End& other(unsigned side) noexcept { return ends_[1 - side]; }
-  bool established() const noexcept { return established_; }
 
   // Takes as much as fits and puts it on the wire; the number of bytes taken.
   std::size_t send(unsigned side, std::span<const IoSlice> source, std::size_t skip);

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
+#include "base64.h"
+
 namespace sandbay::iscsi {
 namespace {
 

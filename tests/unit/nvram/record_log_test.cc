@@ -82,32 +82,6 @@ Task<void> limits(Executor& home, SimulatedBoard& board) {
   CHECK(log.live_records() == 1);
 }
 
-Task<void> note_high_water(RecordLog& log, std::vector<bool>& ends) {
-  const bool reached = co_await log.wait_for_high_water();
-  ends.push_back(reached);
-}
-
-Task<void> high_water(Executor& home, SimulatedBoard& board, Durability durability) {
-  Bench bench = co_await start_bench(home, board, options_for(durability));
-  RecordLog& log = *bench.log;
-  std::vector<bool> ends;
-  spawn(note_high_water(log, ends));
-  Appended appended;
-  co_await append_bytes(log, 1, 8000, appended);
-  co_await home.sleep_for(std::chrono::seconds(1));
-  CHECK(ends.empty());
-  co_await append_bytes(log, 2, 300, appended);
-  co_await home.sleep_for(std::chrono::seconds(1));
-  CHECK(ends == std::vector{true});
-  log.release(appended.ids[0]);
-  spawn(note_high_water(log, ends));
-  co_await home.sleep_for(std::chrono::seconds(1));
-  CHECK(ends.size() == 1);  // What was released is no work, with either durability.
-  co_await log.close();
-  co_await home.sleep_for(std::chrono::seconds(1));
-  CHECK(ends == std::vector{true, false});
-}
-
 Task<void> shared_syncs(Executor& home, SimulatedBoard& board) {
   Bench bench = co_await start_bench(home, board, options_for(Durability::kHost));
   Appended appended;
@@ -138,14 +112,6 @@ TEST_CASE("Appends that find no room wait in order until the oldest are released
 TEST_CASE("Records of every size up to the largest fit, and none beyond", "[nvram]") {
   SimulatedBoard board(kImageBytes);
   run_in_world(1, [&](Executor& home) { return limits(home, board); });
-}
-
-TEST_CASE("The owner is told when the log fills, and when there is nothing more to tell",
-          "[nvram]") {
-  for (const auto durability : {Durability::kProcess, Durability::kHost}) {
-    SimulatedBoard board(kImageBytes);
-    run_in_world(1, [&](Executor& home) { return high_water(home, board, durability); });
-  }
 }
 
 TEST_CASE("Appends of a turn share a sync", "[nvram]") {

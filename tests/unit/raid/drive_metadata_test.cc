@@ -84,7 +84,7 @@ TEST_CASE("a superblock is kept on a drive of either block size", "[raid][drive_
           const Error again = co_await metadata.write_superblock(written);
           CHECK(again == Error::kNone);
           DriveMetadata fresh(*device);
-          const auto read = co_await fresh.read_superblock();
+          const auto read = (co_await fresh.read_contents()).superblock;
           CHECK(read.has_value());
           if (read.has_value()) CHECK(*read == written);
         }
@@ -212,7 +212,7 @@ TEST_CASE("a write that fails never takes the whole copy with it", "[raid][drive
         }
         faulty.operation.reset();
         DriveMetadata reader(faulty);
-        const auto read = co_await reader.read_superblock();
+        const auto read = (co_await reader.read_contents()).superblock;
         CHECK(read.has_value());
         if (read.has_value()) CHECK(*read == before);
         const auto read_map = co_await reader.read_region_map(before.set_uuid);
@@ -304,7 +304,7 @@ Task<void> look(Executor& home, std::uint64_t seed, Progress progress) {
   Random random(seed);
   const Uuid set = some_member(random).set_uuid;
   DriveMetadata metadata(*device);
-  const auto superblock = co_await metadata.read_superblock();
+  const auto superblock = (co_await metadata.read_contents()).superblock;
   if (superblock.has_value()) {
     CHECK(event_number(superblock->event) >= progress.superblock_ended);
     CHECK(event_number(superblock->event) <= progress.superblock_begun);

@@ -471,7 +471,9 @@ TEST_CASE("Room in pieces of the wrong size keeps a waiter waiting, no more", "[
 
 Task<void> reserve_and_log(BufferPool& pool, std::size_t count, int number,
                            std::vector<int>& order) {
-  co_await pool.reserve(count);
+  BufferPool::Wait wait;
+  const bool reserved = co_await pool.reserve(count, wait);
+  CHECK(reserved);
   order.push_back(number);
 }
 
