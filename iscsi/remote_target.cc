@@ -178,8 +178,7 @@ Task<Error> RemoteTarget::renew_claim() {
     co_return Error::kNotReady;
   }
   const GateHold hold(link->users);
-  const Error error = co_await renew_on(link);
-  co_return error;
+  co_return co_await renew_on(link);
 }
 
 Task<Error> RemoteTarget::renew_on(std::shared_ptr<RemoteLink> link) {

@@ -117,8 +117,7 @@ Task<Completion> ManagedSet::submit(Request request) {
 
 Task<Error> ManagedSet::lose(std::vector<Extent> extents) {
   if (!serving_) co_return Error::kNotReady;
-  const Error error = co_await set_->lose(std::move(extents));
-  co_return error;
+  co_return co_await set_->lose(std::move(extents));
 }
 
 Task<Result<ProvisioningRun>> ManagedSet::provisioning(Lba first, Lba limit) {

@@ -127,8 +127,7 @@ Task<void> NvramJournal::run_renewal(Work* work) {
 }
 
 Task<bool> NvramJournal::close_until(TimePoint deadline) {
-  const bool ended = co_await gate_.close_until(deadline);
-  co_return ended;
+  co_return co_await gate_.close_until(deadline);
 }
 
 void NvramJournal::release(std::uint64_t ticket) {

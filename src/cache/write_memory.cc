@@ -311,20 +311,17 @@ Task<Error> WriteMemory::flush_releases() {
     const Error error = co_await mirror_.log->flush_releases();
     if (error != Error::kNone && mirrored()) drop_mirror();
   }
-  const Error error = co_await primary_.log->flush_releases();
-  co_return error;
+  co_return co_await primary_.log->flush_releases();
 }
 
 Task<Error> WriteMemory::flush_in_gate() {
   if (!gate_.enter()) co_return Error::kClosed;
   const GateHold hold(gate_);
-  const Error error = co_await flush_releases();
-  co_return error;
+  co_return co_await flush_releases();
 }
 
 Task<Error> WriteMemory::flush_releases(TimePoint deadline) {
-  const Error error = co_await in_time(flush_in_gate(), deadline);
-  co_return error;
+  co_return co_await in_time(flush_in_gate(), deadline);
 }
 
 void WriteMemory::look_at_mirror() {

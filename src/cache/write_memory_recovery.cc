@@ -232,8 +232,7 @@ void WriteMemory::settle_found(Found& found, WriteRecovery& recovery) {
 Task<Error> WriteMemory::accept_half(Half* half) {
   const Error accepted = co_await half->log->accept();
   if (accepted != Error::kNone || half->region->settled()) co_return accepted;
-  const Error settled = co_await half->region->settle();
-  co_return settled;
+  co_return co_await half->region->settle();
 }
 
 // What only one of the two has comes into the other again. The newest first: where a crash of the
@@ -280,8 +279,7 @@ Task<Error> WriteMemory::accept() {
   }
   const Error completed = co_await complete_halves(search.get());
   if (completed != Error::kNone) co_return completed;
-  const Error flushed = co_await flush_releases();
-  co_return flushed;
+  co_return co_await flush_releases();
 }
 
 }  // namespace sandbay::cache

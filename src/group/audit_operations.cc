@@ -4,8 +4,7 @@
 namespace sandbay::group {
 
 Task<std::string> RunningGroup::begin_change(AuditEntry entry) {
-  auto begun = co_await looking(audit_.begin(std::move(entry)), {});
-  co_return begun;
+  return looking(audit_.begin(std::move(entry)), {});
 }
 
 Task<bool> RunningGroup::note_change_now(AuditEntry entry) {
@@ -14,8 +13,7 @@ Task<bool> RunningGroup::note_change_now(AuditEntry entry) {
 }
 
 Task<bool> RunningGroup::note_change(AuditEntry entry) {
-  const bool noted = co_await looking(note_change_now(std::move(entry)), false);
-  co_return noted;
+  co_return co_await looking(note_change_now(std::move(entry)), false);
 }
 
 Task<std::vector<AuditEntry>> RunningGroup::audit_now(std::uint64_t since) {
@@ -23,8 +21,7 @@ Task<std::vector<AuditEntry>> RunningGroup::audit_now(std::uint64_t since) {
 }
 
 Task<std::vector<AuditEntry>> RunningGroup::list_audit(std::uint64_t since) {
-  auto list = co_await looking(audit_now(since), {});
-  co_return list;
+  return looking(audit_now(since), {});
 }
 
 }  // namespace sandbay::group

@@ -76,10 +76,7 @@ Task<CacheInfo> RunningGroup::cache_now() {
   co_return info;
 }
 
-Task<CacheInfo> RunningGroup::show_cache() {
-  auto info = co_await looking(cache_now(), {});
-  co_return info;
-}
+Task<CacheInfo> RunningGroup::show_cache() { return looking(cache_now(), {}); }
 
 Task<Answer<void>> RunningGroup::flush_cache_now(std::string set) {
   std::optional<Uuid> uuid;
@@ -99,9 +96,7 @@ Task<Answer<void>> RunningGroup::flush_cache_now(std::string set) {
 
 // Not alone: it takes its time, and changes nothing of what others check.
 Task<Answer<void>> RunningGroup::flush_cache(std::string set) {
-  auto answer = co_await looking<Answer<void>>(flush_cache_now(std::move(set)),
-                                               std::unexpected(shutting_down()));
-  co_return answer;
+  return looking(flush_cache_now(std::move(set)));
 }
 
 Task<Answer<DiscardedWrites>> RunningGroup::discard_writes_now(std::string set,
@@ -129,8 +124,7 @@ Task<Answer<DiscardedWrites>> RunningGroup::discard_writes_now(std::string set,
 }
 
 Task<Answer<DiscardedWrites>> RunningGroup::discard_writes(std::string set, std::string confirmed) {
-  auto answer = co_await alone(discard_writes_now(std::move(set), std::move(confirmed)));
-  co_return answer;
+  return alone(discard_writes_now(std::move(set), std::move(confirmed)));
 }
 
 Task<Answer<void>> RunningGroup::adopt_writes_now(std::string set) {
@@ -149,8 +143,7 @@ Task<Answer<void>> RunningGroup::adopt_writes_now(std::string set) {
 }
 
 Task<Answer<void>> RunningGroup::adopt_writes(std::string set) {
-  auto answer = co_await alone(adopt_writes_now(std::move(set)));
-  co_return answer;
+  return alone(adopt_writes_now(std::move(set)));
 }
 
 Task<Answer<void>> RunningGroup::acknowledge_now(std::string set) {
@@ -170,8 +163,7 @@ Task<Answer<void>> RunningGroup::acknowledge_now(std::string set) {
 }
 
 Task<Answer<void>> RunningGroup::acknowledge_lost_writes(std::string set) {
-  auto answer = co_await alone(acknowledge_now(std::move(set)));
-  co_return answer;
+  return alone(acknowledge_now(std::move(set)));
 }
 
 // Of one that is in use, too: what is dirty is destaged as before.

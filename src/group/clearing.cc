@@ -105,10 +105,7 @@ Task<Completion> Clearing::read_known(Request request) {
 Task<Completion> Clearing::write_cleared(Request request) {
   Completion failed;
   failed.error = co_await clear_for(&request);
-  if (failed.error == Error::kNone) {
-    Completion done = co_await below().submit(std::move(request));
-    co_return done;
-  }
+  if (failed.error == Error::kNone) co_return co_await below().submit(std::move(request));
   failed.first_bad_lba = request.extent.first;
   failed.data = std::move(request.data);
   co_return failed;
@@ -306,8 +303,7 @@ Task<bool> Clearing::stop(TimePoint deadline) {
   stopping_ = true;
   changed_.notify_all();
   lane_->changed.notify_all();
-  const bool ended = co_await gate_.close_until(deadline);
-  co_return ended;
+  co_return co_await gate_.close_until(deadline);
 }
 
 // False: it is to stop.

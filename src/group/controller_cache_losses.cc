@@ -57,8 +57,7 @@ Task<Error> ControllerCache::note_damaged(Uuid set, std::vector<cache::VolumeExt
   if (abandoned_) co_return Error::kClosed;
   if (*news) tell_lost(set, ranges);
   if (!lose) co_return Error::kNone;
-  const Error error = co_await lose(set, std::move(extents));
-  co_return error;
+  co_return co_await lose(set, std::move(extents));
 }
 
 // Stuck -------------------------------------------------------------------------------------------

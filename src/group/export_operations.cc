@@ -79,10 +79,7 @@ Task<Answer<ExportedGroup>> RunningGroup::export_now() {
   co_return ExportedGroup{.time = wall_time(), .entries = std::move(*entries)};
 }
 
-Task<Answer<ExportedGroup>> RunningGroup::export_group() {
-  auto answer = co_await alone(export_now());
-  co_return answer;
-}
+Task<Answer<ExportedGroup>> RunningGroup::export_group() { return alone(export_now()); }
 
 std::optional<Refusal> RunningGroup::refusal_to_import(const ImportPart& part) const {
   const auto refusal = [](Refusal::Code code, std::string message) {
@@ -201,8 +198,7 @@ Task<void> RunningGroup::end_import() {
 }
 
 Task<Answer<void>> RunningGroup::import_part(ImportPart part) {
-  auto answer = co_await alone(import_now(std::move(part)));
-  co_return answer;
+  return alone(import_now(std::move(part)));
 }
 
 }  // namespace sandbay::group

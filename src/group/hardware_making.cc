@@ -195,11 +195,9 @@ Task<Hardware::Outcome> Hardware::make_set(SetConfiguration wanted) {
   raid::ManagedSet* const set = made ? *made : controller_->find(wanted.name);
   if (set == nullptr) {
     not_made_[wanted.name] = fmt::format("cannot be made: {}", made.error());
-    auto erased = co_await erase_remains(wanted.name, std::move(making));
-    co_return erased;
+    co_return co_await erase_remains(wanted.name, std::move(making));
   }
-  auto kept = co_await keep_made(std::move(wanted), set, blank);
-  co_return kept;
+  co_return co_await keep_made(std::move(wanted), set, blank);
 }
 
 Task<Hardware::Outcome> Hardware::keep_made(SetConfiguration wanted, raid::ManagedSet* made,

@@ -109,10 +109,7 @@ Task<std::vector<MemberInfo>> RunningGroup::members_now() {
   co_return list;
 }
 
-Task<std::vector<MemberInfo>> RunningGroup::list_members() {
-  auto list = co_await looking(members_now(), {});
-  co_return list;
-}
+Task<std::vector<MemberInfo>> RunningGroup::list_members() { return looking(members_now(), {}); }
 
 Task<Answer<MemberInfo>> RunningGroup::member_now(std::string name) {
   const Member* const member = members_->find(name);
@@ -121,9 +118,7 @@ Task<Answer<MemberInfo>> RunningGroup::member_now(std::string name) {
 }
 
 Task<Answer<MemberInfo>> RunningGroup::show_member(std::string name) {
-  auto answer = co_await looking<Answer<MemberInfo>>(member_now(std::move(name)),
-                                                     std::unexpected(shutting_down()));
-  co_return answer;
+  return looking(member_now(std::move(name)));
 }
 
 // Coming ------------------------------------------------------------------------------------------
@@ -163,8 +158,7 @@ Task<Answer<MemberInfo>> RunningGroup::add_member_now(std::string name, std::str
 }
 
 Task<Answer<MemberInfo>> RunningGroup::add_member(std::string name, std::string pool) {
-  auto answer = co_await alone(lasting(add_member_now(std::move(name), std::move(pool))));
-  co_return answer;
+  return alone(lasting(add_member_now(std::move(name), std::move(pool))));
 }
 
 // Leaving -----------------------------------------------------------------------------------------
@@ -229,8 +223,7 @@ Task<Answer<MemberInfo>> RunningGroup::remove_member_now(std::string name) {
 }
 
 Task<Answer<MemberInfo>> RunningGroup::remove_member(std::string name) {
-  auto answer = co_await alone(lasting(remove_member_now(std::move(name))));
-  co_return answer;
+  return alone(lasting(remove_member_now(std::move(name))));
 }
 
 }  // namespace sandbay::group

@@ -91,10 +91,7 @@ Task<std::vector<PoolInfo>> RunningGroup::pools_now() {
   co_return list;
 }
 
-Task<std::vector<PoolInfo>> RunningGroup::list_pools() {
-  auto list = co_await looking(pools_now(), {});
-  co_return list;
-}
+Task<std::vector<PoolInfo>> RunningGroup::list_pools() { return looking(pools_now(), {}); }
 
 Task<Answer<PoolInfo>> RunningGroup::pool_now(std::string name) {
   const ServedPool* const pool = pools_->find(name);
@@ -103,9 +100,7 @@ Task<Answer<PoolInfo>> RunningGroup::pool_now(std::string name) {
 }
 
 Task<Answer<PoolInfo>> RunningGroup::show_pool(std::string name) {
-  auto answer = co_await looking<Answer<PoolInfo>>(pool_now(std::move(name)),
-                                                   std::unexpected(shutting_down()));
-  co_return answer;
+  return looking(pool_now(std::move(name)));
 }
 
 // The background --------------------------------------------------------------------------------
@@ -140,10 +135,7 @@ Task<std::vector<TaskInfo>> RunningGroup::tasks_now() {
   co_return list;
 }
 
-Task<std::vector<TaskInfo>> RunningGroup::list_tasks() {
-  auto list = co_await looking(tasks_now(), {});
-  co_return list;
-}
+Task<std::vector<TaskInfo>> RunningGroup::list_tasks() { return looking(tasks_now(), {}); }
 
 Task<PoolCheckInfo> RunningGroup::check_pool(const ServedPool* pool) {
   pool::CheckReport report = co_await pools_->check(pool);
@@ -170,10 +162,7 @@ Task<std::vector<PoolCheckInfo>> RunningGroup::check_now() {
   co_return list;
 }
 
-Task<std::vector<PoolCheckInfo>> RunningGroup::check_group() {
-  auto list = co_await looking(check_now(), {});
-  co_return list;
-}
+Task<std::vector<PoolCheckInfo>> RunningGroup::check_group() { return looking(check_now(), {}); }
 
 // Making and deleting ---------------------------------------------------------------------------
 
@@ -240,8 +229,7 @@ Task<Answer<CreatedPool>> RunningGroup::create_pool_now(CreatePoolRequest reques
 }
 
 Task<Answer<CreatedPool>> RunningGroup::create_pool(CreatePoolRequest request) {
-  auto answer = co_await alone(lasting(create_pool_now(std::move(request))));
-  co_return answer;
+  return alone(lasting(create_pool_now(std::move(request))));
 }
 
 Task<Answer<void>> RunningGroup::delete_pool_now(std::string name) {
@@ -271,8 +259,7 @@ Task<Answer<void>> RunningGroup::delete_pool_now(std::string name) {
 }
 
 Task<Answer<void>> RunningGroup::delete_pool(std::string name) {
-  auto answer = co_await alone(lasting(delete_pool_now(std::move(name))));
-  co_return answer;
+  return alone(lasting(delete_pool_now(std::move(name))));
 }
 
 // Giving up what is lost of a map -----------------------------------------------------------------
@@ -428,8 +415,7 @@ Task<Answer<DiscardedMap>> RunningGroup::discard_map_now(std::string name, std::
 }
 
 Task<Answer<DiscardedMap>> RunningGroup::discard_map(std::string pool, std::string confirmed) {
-  auto answer = co_await alone(lasting(discard_map_now(std::move(pool), std::move(confirmed))));
-  co_return answer;
+  return alone(lasting(discard_map_now(std::move(pool), std::move(confirmed))));
 }
 
 Task<Answer<DiscardedMap>> RunningGroup::accept_older_map_now(std::string name,
@@ -466,9 +452,7 @@ Task<Answer<DiscardedMap>> RunningGroup::accept_older_map_now(std::string name,
 }
 
 Task<Answer<DiscardedMap>> RunningGroup::accept_older_map(std::string pool, std::string confirmed) {
-  auto answer =
-      co_await alone(lasting(accept_older_map_now(std::move(pool), std::move(confirmed))));
-  co_return answer;
+  return alone(lasting(accept_older_map_now(std::move(pool), std::move(confirmed))));
 }
 
 }  // namespace sandbay::group

@@ -503,8 +503,7 @@ Task<Answer<void>> RunningGroup::remove_from_pool(std::shared_ptr<Volume> volume
 Task<Error> RunningGroup::commit_removal(VolumeRecord record, const ServedPool* pool) {
   std::vector<Uuid> uuids{record.uuid};
   for (const Snapshot* const one : snapshots_.of(record.uuid)) uuids.push_back(one->record.uuid);
-  const Error error = co_await remove_from_map(pool, std::move(uuids), forgetting(record));
-  co_return error;
+  co_return co_await remove_from_map(pool, std::move(uuids), forgetting(record));
 }
 
 void RunningGroup::add_pool_part(const Volume& volume, VolumeInfo& info) const {

@@ -493,6 +493,9 @@ class RunningGroup final : public Group {
   template <class T>
   Task<T> looking(Task<T> operation, T otherwise,
                   std::source_location at = std::source_location::current());
+  template <class T>
+  Task<Answer<T>> looking(Task<Answer<T>> operation,
+                          std::source_location at = std::source_location::current());
 
   Configuration configuration_;
   metadata::Store& store_;
@@ -581,15 +584,18 @@ template <class T>
 Task<T> RunningGroup::looking(Task<T> operation, T otherwise, std::source_location at) {
   if (!gate_.enter()) co_return otherwise;
   const Under under(*this, at);
-  T value = co_await std::move(operation);
-  co_return value;
+  co_return co_await std::move(operation);
+}
+
+template <class T>
+Task<Answer<T>> RunningGroup::looking(Task<Answer<T>> operation, std::source_location at) {
+  return looking<Answer<T>>(std::move(operation), std::unexpected(shutting_down()), at);
 }
 
 template <class T>
 Task<Answer<T>> RunningGroup::lasting(Task<Answer<T>> operation) {
   if (auto refusal = refusal_while_importing()) co_return std::unexpected(std::move(*refusal));
-  Answer<T> answer = co_await std::move(operation);
-  co_return answer;
+  co_return co_await std::move(operation);
 }
 
 }  // namespace sandbay::group

@@ -59,9 +59,7 @@ Task<Answer<std::vector<ScheduleInfo>>> RunningGroup::schedules_now(std::string 
 }
 
 Task<Answer<std::vector<ScheduleInfo>>> RunningGroup::list_schedules(std::string volume) {
-  auto answer = co_await looking<Answer<std::vector<ScheduleInfo>>>(
-      schedules_now(std::move(volume)), std::unexpected(shutting_down()));
-  co_return answer;
+  return looking(schedules_now(std::move(volume)));
 }
 
 Task<Answer<CreatedSchedule>> RunningGroup::create_schedule_now(ScheduleInfo schedule) {
@@ -115,8 +113,7 @@ Task<Answer<CreatedSchedule>> RunningGroup::create_schedule_now(ScheduleInfo sch
 }
 
 Task<Answer<CreatedSchedule>> RunningGroup::create_schedule(ScheduleInfo schedule) {
-  auto answer = co_await alone(lasting(create_schedule_now(std::move(schedule))));
-  co_return answer;
+  return alone(lasting(create_schedule_now(std::move(schedule))));
 }
 
 // The snapshots that it has taken stay, and are nobody's care any more.
@@ -142,8 +139,7 @@ Task<Answer<void>> RunningGroup::delete_schedule_now(std::string volume, std::st
 }
 
 Task<Answer<void>> RunningGroup::delete_schedule(std::string volume, std::string name) {
-  auto answer = co_await alone(lasting(delete_schedule_now(std::move(volume), std::move(name))));
-  co_return answer;
+  return alone(lasting(delete_schedule_now(std::move(volume), std::move(name))));
 }
 
 // Running -----------------------------------------------------------------------------------------

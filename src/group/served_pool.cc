@@ -350,8 +350,7 @@ Task<Error> ServedPool::set_state(pool::StoreIndex store, pool::StoreState state
   assert(found != pool_->map().stores().end());
   pool::StoreConfig config{.record = found->second.record, .device = pool_->device(store)};
   config.record.state = state;
-  const Error error = co_await pool_->put_store(std::move(config), std::move(extra));
-  co_return error;
+  co_return co_await pool_->put_store(std::move(config), std::move(extra));
 }
 
 bool ServedPool::is_vacated(pool::StoreIndex store) const {

@@ -130,9 +130,7 @@ Task<Answer<std::vector<SnapshotInfo>>> RunningGroup::snapshots_now(std::string 
 }
 
 Task<Answer<std::vector<SnapshotInfo>>> RunningGroup::list_snapshots(std::string volume) {
-  auto answer = co_await looking<Answer<std::vector<SnapshotInfo>>>(
-      snapshots_now(std::move(volume)), std::unexpected(shutting_down()));
-  co_return answer;
+  return looking(snapshots_now(std::move(volume)));
 }
 
 Task<Answer<SnapshotInfo>> RunningGroup::snapshot_now(SnapshotName name) {
@@ -142,9 +140,7 @@ Task<Answer<SnapshotInfo>> RunningGroup::snapshot_now(SnapshotName name) {
 }
 
 Task<Answer<SnapshotInfo>> RunningGroup::show_snapshot(SnapshotName snapshot) {
-  auto answer = co_await looking<Answer<SnapshotInfo>>(snapshot_now(std::move(snapshot)),
-                                                       std::unexpected(shutting_down()));
-  co_return answer;
+  return looking(snapshot_now(std::move(snapshot)));
 }
 
 // Taking ------------------------------------------------------------------------------------------
@@ -278,8 +274,7 @@ Task<Answer<CreatedSnapshots>> RunningGroup::create_snapshots_now(CreateSnapshot
 }
 
 Task<Answer<CreatedSnapshots>> RunningGroup::create_snapshots(CreateSnapshotsRequest request) {
-  auto answer = co_await alone(lasting(create_snapshots_now(std::move(request), {})));
-  co_return answer;
+  return alone(lasting(create_snapshots_now(std::move(request), {})));
 }
 
 // Deleting ----------------------------------------------------------------------------------------
@@ -377,8 +372,7 @@ void RunningGroup::erase_snapshot(metadata::Batch& batch, const SnapshotRecord& 
 }
 
 Task<Answer<void>> RunningGroup::delete_snapshot(SnapshotName snapshot, bool force) {
-  auto answer = co_await alone(lasting(delete_snapshot_now(std::move(snapshot), force)));
-  co_return answer;
+  return alone(lasting(delete_snapshot_now(std::move(snapshot), force)));
 }
 
 // Restoring ---------------------------------------------------------------------------------------
@@ -431,13 +425,11 @@ Task<Answer<VolumeInfo>> RunningGroup::restore_now(SnapshotName name, bool force
     (void)co_await settle_limits(volume);
   }
   log_info("volume {}: restored from snapshot {}", name.volume, name.snapshot);
-  auto info = co_await volume_now(name.volume);
-  co_return info;
+  co_return co_await volume_now(name.volume);
 }
 
 Task<Answer<VolumeInfo>> RunningGroup::restore_snapshot(SnapshotName snapshot, bool force) {
-  auto answer = co_await alone(lasting(restore_now(std::move(snapshot), force)));
-  co_return answer;
+  return alone(lasting(restore_now(std::move(snapshot), force)));
 }
 
 // Online and offline ------------------------------------------------------------------------------
@@ -565,8 +557,7 @@ Task<Answer<SnapshotInfo>> RunningGroup::online_now(SnapshotName name, bool writ
 }
 
 Task<Answer<SnapshotInfo>> RunningGroup::online_snapshot(SnapshotName snapshot, bool writable) {
-  auto answer = co_await alone(lasting(online_now(std::move(snapshot), writable)));
-  co_return answer;
+  return alone(lasting(online_now(std::move(snapshot), writable)));
 }
 
 // Those may use a snapshot who may use its volume, as that is at each login.
@@ -659,8 +650,7 @@ Task<Answer<SnapshotInfo>> RunningGroup::offline_now(SnapshotName name, bool for
 }
 
 Task<Answer<SnapshotInfo>> RunningGroup::offline_snapshot(SnapshotName snapshot, bool force) {
-  auto answer = co_await alone(lasting(offline_now(std::move(snapshot), force)));
-  co_return answer;
+  return alone(lasting(offline_now(std::move(snapshot), force)));
 }
 
 // Cloning -----------------------------------------------------------------------------------------
@@ -700,8 +690,7 @@ Task<Answer<CreatedVolume>> RunningGroup::clone_now(SnapshotName name, std::stri
     bytes = (*served)->pool()->map().find(key.branch)->snapshots.at(key.generation).byte_count;
   }
   if (const auto there = find(clone)) {
-    auto repeated = co_await repeat_clone(there, std::move(origin), full_copy);
-    co_return repeated;
+    co_return co_await repeat_clone(there, std::move(origin), full_copy);
   }
   CreateVolumeRequest request;
   VolumeSpecification& s = request.specification;
@@ -717,14 +706,12 @@ Task<Answer<CreatedVolume>> RunningGroup::clone_now(SnapshotName name, std::stri
   request.full_copy = full_copy;
   request.origin = std::move(origin);
   request.source = CloneSource{.branch = key.branch, .generation = key.generation};
-  auto made = co_await create_now(std::move(request));
-  co_return made;
+  co_return co_await create_now(std::move(request));
 }
 
 Task<Answer<CreatedVolume>> RunningGroup::clone_snapshot(SnapshotName snapshot, std::string name,
                                                          bool full_copy) {
-  auto answer = co_await alone(lasting(clone_now(std::move(snapshot), std::move(name), full_copy)));
-  co_return answer;
+  return alone(lasting(clone_now(std::move(snapshot), std::move(name), full_copy)));
 }
 
 }  // namespace sandbay::group

@@ -178,8 +178,7 @@ Task<Answer<CreatedAccess>> RunningGroup::add_access_now(std::string volume,
 
 Task<Answer<CreatedAccess>> RunningGroup::add_access(std::string volume,
                                                      iscsi::AccessRecord record) {
-  auto answer = co_await alone(lasting(add_access_now(std::move(volume), std::move(record))));
-  co_return answer;
+  return alone(lasting(add_access_now(std::move(volume), std::move(record))));
 }
 
 Task<Answer<void>> RunningGroup::remove_access_now(std::string volume, std::string id) {
@@ -205,13 +204,11 @@ Task<Answer<void>> RunningGroup::remove_access_now(std::string volume, std::stri
   TargetRecord changed = target.record;
   std::erase_if(changed.access,
                 [&](const AddedAccess& added) { return fmt::format("{}", added.id) == id; });
-  auto outcome = co_await change_access(&target, std::move(changed));
-  co_return outcome;
+  co_return co_await change_access(&target, std::move(changed));
 }
 
 Task<Answer<void>> RunningGroup::remove_access(std::string volume, std::string id) {
-  auto answer = co_await alone(lasting(remove_access_now(std::move(volume), std::move(id))));
-  co_return answer;
+  return alone(lasting(remove_access_now(std::move(volume), std::move(id))));
 }
 
 namespace {

@@ -149,8 +149,7 @@ Task<std::vector<VolumeInfo>> RunningGroup::volumes_now() {
 }
 
 Task<Shared<std::vector<VolumeInfo>>> RunningGroup::list_volumes() {
-  auto list = co_await looking(volume_lists_.ask(), nothing<std::vector<VolumeInfo>>());
-  co_return list;
+  return looking(volume_lists_.ask(), nothing<std::vector<VolumeInfo>>());
 }
 
 Task<Answer<VolumeInfo>> RunningGroup::volume_now(std::string name) {
@@ -158,14 +157,11 @@ Task<Answer<VolumeInfo>> RunningGroup::volume_now(std::string name) {
   const auto volume = find(name);
   if (volume == nullptr) co_return std::unexpected(no_such_volume(name));
   const std::uint32_t count = count_of(sessions, volume->record().specification.target);
-  VolumeInfo info = co_await info_of(volume, count);
-  co_return info;
+  co_return co_await info_of(volume, count);
 }
 
 Task<Answer<VolumeInfo>> RunningGroup::show_volume(std::string name) {
-  auto answer = co_await looking<Answer<VolumeInfo>>(volume_now(std::move(name)),
-                                                     std::unexpected(shutting_down()));
-  co_return answer;
+  return looking(volume_now(std::move(name)));
 }
 
 std::vector<AccessInfo> RunningGroup::own_access_of(const Target& target) const {
@@ -227,8 +223,7 @@ Task<std::vector<TargetInfo>> RunningGroup::targets_now() {
 }
 
 Task<Shared<std::vector<TargetInfo>>> RunningGroup::list_targets() {
-  auto list = co_await looking(target_lists_.ask(), nothing<std::vector<TargetInfo>>());
-  co_return list;
+  return looking(target_lists_.ask(), nothing<std::vector<TargetInfo>>());
 }
 
 Task<Answer<TargetInfo>> RunningGroup::target_now(std::string name) {
@@ -243,9 +238,7 @@ Task<Answer<TargetInfo>> RunningGroup::target_now(std::string name) {
 }
 
 Task<Answer<TargetInfo>> RunningGroup::show_target(std::string name) {
-  auto answer = co_await looking<Answer<TargetInfo>>(target_now(std::move(name)),
-                                                     std::unexpected(shutting_down()));
-  co_return answer;
+  return looking(target_now(std::move(name)));
 }
 
 Task<Answer<std::vector<AccessInfo>>> RunningGroup::list_access(std::string volume) {
@@ -256,8 +249,7 @@ Task<Answer<std::vector<AccessInfo>>> RunningGroup::list_access(std::string volu
 }
 
 Task<std::vector<iscsi::SessionInfo>> RunningGroup::list_sessions() {
-  auto list = co_await looking(server_->sessions(), {});
-  co_return list;
+  return looking(server_->sessions(), {});
 }
 
 GroupInfo RunningGroup::group_info(std::uint32_t sessions) const {
@@ -305,8 +297,7 @@ Task<Measurements> RunningGroup::measure_now() {
 }
 
 Task<Shared<Measurements>> RunningGroup::measure() {
-  auto all = co_await looking(measurements_.ask(), nothing<Measurements>());
-  co_return all;
+  return looking(measurements_.ask(), nothing<Measurements>());
 }
 
 }  // namespace sandbay::group

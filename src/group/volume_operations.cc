@@ -104,9 +104,8 @@ Task<std::optional<StartRefusal>> RunningGroup::claim_against(std::filesystem::p
                           "belongs to volume \"{}\"; a file or device serves one volume", name)});
   }
   members_->list_claims(claims);
-  auto claim = co_await find_claim(Executor::current(), configuration_.state / named,
-                                   std::move(claims), configuration_.state);
-  co_return claim;
+  co_return co_await find_claim(Executor::current(), configuration_.state / named,
+                                std::move(claims), configuration_.state);
 }
 
 std::optional<std::uint32_t> RunningGroup::free_lun(const std::string& target) const {
@@ -122,8 +121,7 @@ std::optional<std::uint32_t> RunningGroup::free_lun(const std::string& target) c
 Task<Volume::Opened> RunningGroup::make_volume(VolumeRecord record,
                                                std::optional<TargetRecord> target) {
   if (record.specification.backing == Backing::kPool) {
-    auto made = co_await make_on_pool(std::move(record), std::move(target));
-    co_return made;
+    co_return co_await make_on_pool(std::move(record), std::move(target));
   }
   const auto not_written = [this](Error error) {
     return std::unexpected(OpenFailure{.reason = unwritten(error), .stops_start = true});
@@ -385,8 +383,7 @@ Task<Answer<CreatedVolume>> RunningGroup::create_now(CreateVolumeRequest request
 }
 
 Task<Answer<CreatedVolume>> RunningGroup::create_volume(CreateVolumeRequest request) {
-  auto answer = co_await alone(lasting(create_now(std::move(request))));
-  co_return answer;
+  return alone(lasting(create_now(std::move(request))));
 }
 
 // Changing --------------------------------------------------------------------------------------
@@ -428,8 +425,7 @@ Task<Answer<VolumeInfo>> RunningGroup::change_now(std::string name, ChangeVolume
     const auto changed = co_await change_cache_now(volume, *request.cache);
     if (!changed) co_return std::unexpected(changed.error());
   }
-  auto info = co_await volume_now(volume->name());
-  co_return info;
+  co_return co_await volume_now(volume->name());
 }
 
 Task<Error> RunningGroup::keep_change(std::shared_ptr<Volume> volume, VolumeRecord record) {
@@ -492,13 +488,9 @@ Task<Answer<void>> RunningGroup::resize_now(std::shared_ptr<Volume> volume,
                                  "delete the volume",
                                  name, volume->reason()));
   }
-  if (on_pool) {
-    auto resized = co_await resize_on_pool(volume, byte_count, force);
-    co_return resized;
-  }
+  if (on_pool) co_return co_await resize_on_pool(volume, byte_count, force);
   if (record.specification.backing == Backing::kRaid) {
-    auto grown = co_await grow_on_set(volume, byte_count);
-    co_return grown;
+    co_return co_await grow_on_set(volume, byte_count);
   }
   if (record.specification.preallocate) {
     const std::string lack = lack_of_space(volume->path(), byte_count - before);
@@ -563,8 +555,7 @@ Task<Answer<void>> RunningGroup::rename_now(std::shared_ptr<Volume> volume, std:
 
 Task<Answer<VolumeInfo>> RunningGroup::change_volume(std::string name,
                                                      ChangeVolumeRequest request) {
-  auto answer = co_await alone(lasting(change_now(std::move(name), std::move(request))));
-  co_return answer;
+  return alone(lasting(change_now(std::move(name), std::move(request))));
 }
 
 // Deleting --------------------------------------------------------------------------------------
@@ -611,8 +602,7 @@ Task<Answer<void>> RunningGroup::delete_now(std::string name, bool force) {
 Task<Error> RunningGroup::begin_removal(VolumeRecord record) {
   metadata::Batch batch;
   batch.put(intent_key(record.uuid), volume_file_name(record.uuid));
-  const Error error = co_await store_.commit(std::move(batch));
-  co_return error;
+  co_return co_await store_.commit(std::move(batch));
 }
 
 // A volume of which the next start may know nothing takes no more writes. It keeps its name, and
@@ -686,8 +676,7 @@ Task<Answer<void>> RunningGroup::remove_now(std::shared_ptr<Volume> volume) {
 }
 
 Task<Answer<void>> RunningGroup::delete_volume(std::string name, bool force) {
-  auto answer = co_await alone(lasting(delete_now(std::move(name), force)));
-  co_return answer;
+  return alone(lasting(delete_now(std::move(name), force)));
 }
 
 }  // namespace sandbay::group

@@ -24,8 +24,7 @@ TimePoint LiveVolume::asked_at() {
 Task<Completion> LiveVolume::submit(Request request) {
   const bool read = request.operation == Operation::kRead;
   if (!read && request.operation != Operation::kWrite) {
-    Completion completion = co_await volume_.device->submit(std::move(request));
-    co_return completion;
+    co_return co_await volume_.device->submit(std::move(request));
   }
   const Access access{.offset = request.extent.first * kAccessSectorBytes,
                       .bytes = request.extent.block_count * kAccessSectorBytes,

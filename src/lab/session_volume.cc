@@ -10,8 +10,7 @@ namespace sandbay::lab {
 Task<Completion> SessionVolume::submit(Request request) {
   const bool write = request.operation == Operation::kWrite;
   if (!write && request.operation != Operation::kRead) {
-    Completion completion = co_await volume_.device->submit(std::move(request));
-    co_return completion;
+    co_return co_await volume_.device->submit(std::move(request));
   }
   Executor& executor = home();
   model::Controller& controller = *volume_.controller;

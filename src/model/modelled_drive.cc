@@ -141,10 +141,7 @@ void ModelledDrive::arm() {
 
 Task<Completion> ModelledDrive::submit(Request request) {
   assert(fits(below().geometry(), request) || !carries_extent(request.operation));
-  if (!running_) {
-    Completion completion = co_await below().submit(std::move(request));
-    co_return completion;
-  }
+  if (!running_) co_return co_await below().submit(std::move(request));
   Pending pending;
   static_cast<DriveCommand&>(pending) = translate(request);
   Cancellation* const cancellation = request.cancellation;

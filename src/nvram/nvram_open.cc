@@ -113,8 +113,7 @@ Task<Opened> Nvram::open(Executor& home, NvramOptions options) {
   Error* const cause = std::exchange(options.cause, nullptr);  // Its owner may go before the NVRAM.
   auto image = co_await map_image(home, options.path, options.byte_count, first_bytes, cause);
   if (!image.has_value()) co_return refusal(options, image.error());
-  Opened opened = co_await start(home, std::move(options), std::move(*image));
-  co_return opened;
+  co_return co_await start(home, std::move(options), std::move(*image));
 }
 
 Task<Opened> open_mapped(Executor& home, NvramOptions options) {
@@ -129,8 +128,7 @@ Task<Opened> Nvram::open(Executor& home, SimulatedBoard& board, NvramOptions opt
                                            board.byte_count(), options.byte_count));
   }
   const std::vector<std::byte> first_bytes = new_header(home, options);
-  Opened opened = co_await start(home, std::move(options), board_image(home, board, first_bytes));
-  co_return opened;
+  co_return co_await start(home, std::move(options), board_image(home, board, first_bytes));
 }
 
 Task<Opened> Nvram::start(Executor& home, NvramOptions options, std::unique_ptr<Image> image) {

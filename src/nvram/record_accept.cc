@@ -25,8 +25,7 @@ Task<Error> RecordLog::accept_nothing(std::uint64_t log_id) {
   assert(scan_ != nullptr);
   scan_->reformat = true;
   scan_->new_id = log_id;
-  const Error error = co_await accept();
-  co_return error;
+  co_return co_await accept();
 }
 
 Task<Error> RecordLog::accept() {

@@ -175,8 +175,7 @@ Task<Error> DoubtfulChunks::clear_group(Group* group) {
       segment_in(&changed, {store, segment})->remove(part);
     });
   }
-  const Error error = co_await commit(std::move(changed), {});
-  co_return error;
+  co_return co_await commit(std::move(changed), {});
 }
 
 // I/O ---------------------------------------------------------------------------------------------

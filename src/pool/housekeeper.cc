@@ -32,8 +32,7 @@ Task<bool> Housekeeper::stop(TimePoint deadline) {
   // Nobody waits for a pace any more, nor for what a slow store takes for many pages.
   pool_.set_pace(0);
   pool_.hurry();
-  const bool ended = co_await gate_.close_until(deadline);
-  co_return ended;
+  co_return co_await gate_.close_until(deadline);
 }
 
 Error Housekeeper::fill(BranchId branch) {

@@ -232,8 +232,7 @@ Task<Error> Pool::compare_stamp(const StoreConfig* store) {
     if (device(record.index) == store->device) co_return Error::kNone;
     co_return co_await admit(record.index, store->device, OlderMap::kRefuse);
   }
-  const Error error = co_await stamps_.admit(record, store->device, OlderMap::kRefuse, [] {});
-  co_return error;
+  co_return co_await stamps_.admit(record, store->device, OlderMap::kRefuse, [] {});
 }
 
 // A known store without more pages may have lost its device since its stamp was compared.

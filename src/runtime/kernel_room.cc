@@ -42,8 +42,7 @@ Task<bool> KernelRoom::enter_here(Cancellation* cancellation) {
   if (cancellation != nullptr && cancellation->cancelled()) co_return false;
   WaitQueue::Waiter waiter = waiting_.wait();
   const GiveUp hook(cancellation, waiter);
-  const bool handed = co_await waiter;
-  co_return handed;
+  co_return co_await waiter;
 }
 
 void KernelRoom::leave_until(const KernelRoom* end) {

@@ -144,8 +144,7 @@ Task<int> ReactorStream::send_once(std::span<const IoSlice> source) {
   if (ended_) co_return -EPIPE;
   SocketOperation operation;
   reactor_->engine().send(operation, socket_, source);
-  const int result = co_await operation;
-  co_return result;
+  co_return co_await operation;
 }
 
 Task<Error> ReactorStream::send(std::span<const IoSlice> source) {
@@ -154,8 +153,7 @@ Task<Error> ReactorStream::send(std::span<const IoSlice> source) {
   const int result = co_await send_once(source);
   if (result < 0) co_return error_from_errno(result);
   if (static_cast<std::size_t>(result) == byte_count) co_return Error::kNone;
-  const Error error = co_await send_rest(source, static_cast<std::size_t>(result));
-  co_return error;
+  co_return co_await send_rest(source, static_cast<std::size_t>(result));
 }
 
 Task<Error> ReactorStream::send_rest(std::span<const IoSlice> source, std::size_t done) {

@@ -73,8 +73,7 @@ Task<void> Event::wait() {
 
 Task<bool> Event::wait_until(TimePoint deadline) {
   if (set_) co_return true;
-  const bool woken = co_await queue_.wait(deadline);
-  co_return woken;
+  co_return co_await queue_.wait(deadline);
 }
 
 Task<void> Mutex::lock() {
@@ -100,8 +99,7 @@ Task<void> Gate::close() {
 Task<bool> Gate::close_until(TimePoint deadline) {
   closed_ = true;
   if (count_ == 0) co_return true;
-  const bool woken = co_await idle_.wait(deadline);
-  co_return woken;
+  co_return co_await idle_.wait(deadline);
 }
 
 Task<void> Gate::drain() {

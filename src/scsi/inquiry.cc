@@ -235,9 +235,7 @@ Job LogicalUnit::inquiry(Command& command) {
     if (code != 0) co_return invalid_cdb(2);
     used = standard_inquiry(data);
   }
-  const Outcome outcome =
-      co_await return_parameters(command, std::span(data).first(used), allocation_length);
-  co_return outcome;
+  co_return co_await return_parameters(command, std::span(data).first(used), allocation_length);
 }
 
 }  // namespace sandbay::scsi

@@ -66,8 +66,7 @@ Task<Outcome> TaskRouter::answer_inquiry(Command& command, bool well_known) {
     std::ranges::copy(std::as_bytes(std::span(kVendor)), data.begin() + 8);
   }
   const auto allocation_length = big_endian<std::uint16_t>(command.cdb, 3);
-  const Outcome outcome = co_await send_parameters(command, std::move(data), allocation_length);
-  co_return outcome;
+  co_return co_await send_parameters(command, std::move(data), allocation_length);
 }
 
 Task<Outcome> TaskRouter::answer_report_luns(Command& command) {
@@ -76,9 +75,7 @@ Task<Outcome> TaskRouter::answer_report_luns(Command& command) {
   if (select > 2) co_return invalid_field(2);
   if (allocation_length < 16) co_return invalid_field(6);
   luns_were_reported(static_cast<const RoutedNexus*>(command.nexus)->id());
-  const Outcome outcome =
-      co_await send_parameters(command, reported_luns(select), allocation_length);
-  co_return outcome;
+  co_return co_await send_parameters(command, reported_luns(select), allocation_length);
 }
 
 Task<Outcome> TaskRouter::answer_request_sense(Command& command, bool well_known) {
@@ -91,8 +88,7 @@ Task<Outcome> TaskRouter::answer_request_sense(Command& command, bool well_known
   const SenseData encoded = SenseData::encode(sense, descriptors);
   std::vector<std::byte> data(encoded.bytes().begin(), encoded.bytes().end());
   const auto allocation_length = std::to_integer<std::uint64_t>(command.cdb[4]);
-  const Outcome outcome = co_await send_parameters(command, std::move(data), allocation_length);
-  co_return outcome;
+  co_return co_await send_parameters(command, std::move(data), allocation_length);
 }
 
 Task<void> TaskRouter::answer(Command& command, bool well_known) {

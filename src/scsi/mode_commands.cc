@@ -98,9 +98,7 @@ Job LogicalUnit::mode_sense(Command& command) {
   std::optional<Outcome> refused;
   const std::size_t used = mode_data(command, data, refused);
   if (refused) co_return *refused;
-  const Outcome outcome =
-      co_await return_parameters(command, std::span(data).first(used), allocation_length);
-  co_return outcome;
+  co_return co_await return_parameters(command, std::span(data).first(used), allocation_length);
 }
 
 std::expected<ModeParameters, Outcome> LogicalUnit::decode_mode_list(

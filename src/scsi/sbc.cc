@@ -34,8 +34,7 @@ Job LogicalUnit::read_capacity_10(Command& command) {
   const std::span<std::byte> target(data);
   put_big_endian(target, 0, static_cast<std::uint32_t>(std::min<std::uint64_t>(last, ~0U)));
   put_big_endian(target, 4, geometry().block_bytes);
-  const Outcome outcome = co_await return_parameters(command, data, data.size());
-  co_return outcome;
+  co_return co_await return_parameters(command, data, data.size());
 }
 
 Job LogicalUnit::read_capacity_16(Command& command) {
@@ -52,8 +51,7 @@ Job LogicalUnit::read_capacity_16(Command& command) {
     data[14] |= std::byte{0x80};                               // LBPME
     if (geometry().unmap_zeroes) data[14] |= std::byte{0x40};  // LBPRZ
   }
-  const Outcome outcome = co_await return_parameters(command, data, allocation_length);
-  co_return outcome;
+  co_return co_await return_parameters(command, data, allocation_length);
 }
 
 // SBC-3 5.25. A removable unit starts by itself whenever it has a medium, so stopping it only
@@ -160,8 +158,7 @@ Job LogicalUnit::get_lba_status(Command& command) {
     at += run_blocks;
   }
   put_big_endian(std::span(data), 0, static_cast<std::uint32_t>(data.size() - 4));
-  const Outcome outcome = co_await return_parameters(command, data, allocation_length);
-  co_return outcome;
+  co_return co_await return_parameters(command, data, allocation_length);
 }
 
 }  // namespace sandbay::scsi

@@ -36,8 +36,7 @@ Job LogicalUnit::request_sense(Command& command) {
     sense.additional = not_ready();
   }
   const SenseData data = SenseData::encode(sense, descriptors);
-  const Outcome outcome = co_await return_parameters(command, data.bytes(), allocation_length);
-  co_return outcome;
+  co_return co_await return_parameters(command, data.bytes(), allocation_length);
 }
 
 Job LogicalUnit::report_luns(Command& command) {
@@ -49,8 +48,7 @@ Job LogicalUnit::report_luns(Command& command) {
   const std::vector<std::byte> luns = router.reported_luns(select);
   state_of(command).attentions.clear(UnitAttention::kReportedLunsChanged);
   router.luns_were_reported(command.nexus_id);
-  const Outcome outcome = co_await return_parameters(command, luns, allocation_length);
-  co_return outcome;
+  co_return co_await return_parameters(command, luns, allocation_length);
 }
 
 // A reservation belongs to the nexus; its holder may reserve again.
@@ -154,8 +152,7 @@ Job LogicalUnit::report_supported_opcodes(Command& command) {
   } else {
     co_return invalid_cdb(2, std::uint8_t{2});
   }
-  const Outcome outcome = co_await return_parameters(command, data, allocation_length);
-  co_return outcome;
+  co_return co_await return_parameters(command, data, allocation_length);
 }
 
 // SPC-4 6.36: ABORT TASK, ABORT TASK SET, CLEAR TASK SET, LOGICAL UNIT RESET.
@@ -167,9 +164,8 @@ Job LogicalUnit::report_supported_tmfs(Command& command) {
   data[0] = std::byte{0xD8};
   if (extended) data[3] = std::byte{12};
   const std::size_t byte_count = extended ? 16 : 4;
-  const Outcome outcome =
-      co_await return_parameters(command, std::span(data).first(byte_count), allocation_length);
-  co_return outcome;
+  co_return co_await return_parameters(command, std::span(data).first(byte_count),
+                                       allocation_length);
 }
 
 }  // namespace sandbay::scsi

@@ -243,8 +243,7 @@ Task<TaskManagementResponse> TaskRouter::manage(Nexus& nexus, TaskManagementRequ
       co_return TaskManagementResponse::kNotSupported;
     case TaskManagementFunction::kTargetWarmReset:
     case TaskManagementFunction::kTargetColdReset: {
-      const auto response = co_await manage_target(nexus_id, request.function);
-      co_return response;
+      co_return co_await manage_target(nexus_id, request.function);
     }
     default:
       break;
@@ -253,8 +252,7 @@ Task<TaskManagementResponse> TaskRouter::manage(Nexus& nexus, TaskManagementRequ
   LogicalUnit* const unit = number ? find(*number) : nullptr;
   if (unit != nullptr) {
     auto work = manage_unit(nexus_id, *unit, request);
-    const auto response = co_await invoke_on(unit->home(), std::move(work));
-    co_return response;
+    co_return co_await invoke_on(unit->home(), std::move(work));
   }
   if (request.function == TaskManagementFunction::kAbortTask) {
     const bool found = co_await abort_answering(nexus_id, request.tag);
@@ -274,8 +272,7 @@ Task<TaskManagementResponse> TaskRouter::manage_unit(std::uint64_t nexus_id, Log
                                                      TaskManagementRequest request) {
   switch (request.function) {
     case TaskManagementFunction::kAbortTask: {
-      const auto response = co_await unit.abort_task(nexus_id, request.tag);
-      co_return response;
+      co_return co_await unit.abort_task(nexus_id, request.tag);
     }
     case TaskManagementFunction::kAbortTaskSet:
       co_await unit.abort_task_set(nexus_id, request.before);

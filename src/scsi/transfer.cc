@@ -111,8 +111,7 @@ Job LogicalUnit::read(Command& command) {
   command.lent = 0;
   if (completion.error != Error::kNone) {
     transfer.extent.block_count = blocks;
-    const Outcome outcome = co_await read_failed(command, std::move(completion), transfer, 0);
-    co_return outcome;
+    co_return co_await read_failed(command, std::move(completion), transfer, 0);
   }
   if (completion.data.byte_count() > wanted) completion.data = completion.data.take_front(wanted);
   const Error error = co_await command.send_data_in(std::move(completion.data));
@@ -141,8 +140,7 @@ Task<Outcome> LogicalUnit::read_pieces(Command& command, Transfer transfer, std:
                         transfer.disable_page_out, std::move(data));
     if (completion.error != Error::kNone) {
       transfer.extent = {at, blocks};
-      const Outcome failed = co_await read_failed(command, std::move(completion), transfer, sent);
-      co_return failed;
+      co_return co_await read_failed(command, std::move(completion), transfer, sent);
     }
     if (completion.data.byte_count() > wanted - sent) {
       completion.data = completion.data.take_front(wanted - sent);

@@ -94,8 +94,7 @@ Job LogicalUnit::verify(Command& command) {
   if (check == kCompareOneBlock && transfer->length != 0) needed = block_bytes;
   if (transfer->length == 0) co_return Outcome{};
   if (command.data_out_length < needed) co_return incomplete_data_out(needed);
-  const Outcome outcome = co_await verify_pieces(command, *transfer, check);
-  co_return outcome;
+  co_return co_await verify_pieces(command, *transfer, check);
 }
 
 Task<Outcome> LogicalUnit::write_and_verify_pieces(Command& command, Transfer transfer,
