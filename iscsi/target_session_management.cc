@@ -99,8 +99,9 @@ Task<TaskManagementResult> Session::carry_out(TaskManagementRequest request) {
     co_return TaskManagementResult::kFunctionNotSupported;
   }
   const ScsiTask* const found = find_task(request.referenced_task_tag);
+  // Not "complete" as for others that are gone: if it is RefCmdSN that is wrong, this task goes on.
   if (found != nullptr && is_successor(*found, request)) {
-    co_return co_await result_for_gone(request);
+    co_return TaskManagementResult::kTaskDoesNotExist;
   }
   const std::optional<TaskManagementResult> undelivered = dispose_of_undelivered(request);
   if (undelivered) co_return *undelivered;

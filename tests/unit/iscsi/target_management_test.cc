@@ -79,6 +79,11 @@ Task<void> abort_before_tag_was_reused(Bench& bench) {
       co_await managed(peer, {.referenced_task_tag = 900, .ref_cmd_sn = first_cmd_sn});
   CHECK(late.managed() == kNoTask);
   CHECK(bench.device(0).held() == 1);
+  co_await bench.sleep(std::chrono::seconds(2));
+  const RawPdu later =
+      co_await managed(peer, {.referenced_task_tag = 900, .ref_cmd_sn = first_cmd_sn});
+  CHECK(later.managed() == kNoTask);
+  CHECK(bench.device(0).held() == 1);
   bench.device(0).obey_cancellation(true);
   const RawPdu meant =
       co_await managed(peer, {.referenced_task_tag = 900, .ref_cmd_sn = second_cmd_sn});
