@@ -8,6 +8,7 @@
 #include "group/place.h"
 #include "group/running_group.h"
 #include "group/units.h"
+#include "model/model_clock.h"
 #include "pool/pool_volume.h"
 #include "runtime/known.h"
 
@@ -48,6 +49,9 @@ std::vector<std::string> RunningGroup::volumes_on(const Uuid& set, bool planned_
 }
 
 Pools::Owner RunningGroup::pool_owner() {
+  constexpr Duration kPatience = pool::StoreStamps::kPatience;
+  constexpr Duration kMost = std::chrono::minutes(1);  // The start waits for a set that hangs.
+  const model::ModelClock clock(configuration_.hardware.time_scale);
   return {.volumes_on = [this](const Uuid& set) { return volumes_on(set, true); },
           .volumes_placed_on = [this](const Uuid& set) { return volumes_on(set, false); },
           .name_of_volume =
@@ -59,7 +63,8 @@ Pools::Owner RunningGroup::pool_owner() {
               [this](const Uuid& uuid) {
                 if (gate_.enter()) spawn(warn_of_space(uuid));
               },
-          .way_before_import = [this] { return way_before_import_; }};
+          .way_before_import = [this] { return way_before_import_; },
+          .stamp_patience = std::clamp(clock.real(kPatience), kPatience, kMost)};
 }
 
 Task<void> RunningGroup::warn_of_space(Uuid volume) {

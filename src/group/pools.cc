@@ -99,7 +99,8 @@ Task<bool> Pools::stop(bool quiet, TimePoint deadline) {
 }
 
 Task<void> Pools::add(PoolRecord record) {
-  auto pool = std::make_unique<ServedPool>(home_, store_, events_, std::move(record));
+  auto pool = std::make_unique<ServedPool>(home_, store_, events_, std::move(record),
+                                           owner_.stamp_patience);
   pool->name_of_volume = owner_.name_of_volume;
   pool->on_space_warning = owner_.on_space_warning;
   pool->way_before_import = owner_.way_before_import;

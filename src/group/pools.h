@@ -41,6 +41,7 @@ class Pools {
     std::function<void(const Uuid& volume)> on_space_warning;
     // How to go back to the records from before an import, as the rest of a line; or empty.
     std::function<std::string()> way_before_import;
+    Duration stamp_patience = pool::StoreStamps::kPatience;  // See ServedPool.
   };
 
   // All outlive it. The members have started.

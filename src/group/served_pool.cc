@@ -19,8 +19,6 @@ static_assert(kRegionBytes >= pool::MapLog::kLeastRegionBytes);
 constexpr Duration kBetweenEvents = std::chrono::minutes(1);
 // Between two attempts to change a map that could not be changed.
 constexpr Duration kLookAtMap = std::chrono::seconds(10);
-// A pool is opened without the sets that do not answer in this time; they follow.
-constexpr Duration kForStamps = std::chrono::seconds(5);
 constexpr std::string_view kOlderMap =
     "the pool's map is older than it: pages that the map has there may belong to others now; "
     "import a newer export of the group";
@@ -36,8 +34,13 @@ std::string region_name(const Uuid& pool) {
   return std::string(kRegionPrefix) + format_uuid(pool).substr(0, 8);
 }
 
-ServedPool::ServedPool(Executor& home, metadata::Store& store, EventLog& events, PoolRecord record)
-    : home_(home), store_(store), events_(events), record_(std::move(record)) {}
+ServedPool::ServedPool(Executor& home, metadata::Store& store, EventLog& events, PoolRecord record,
+                       Duration stamp_patience)
+    : home_(home),
+      store_(store),
+      events_(events),
+      record_(std::move(record)),
+      stamp_patience_(stamp_patience) {}
 
 ServedPool::~ServedPool() { assert(pool_ == nullptr && region_ == nullptr); }
 
@@ -94,6 +97,7 @@ Task<void> ServedPool::open(nvram::Nvram* nvram, bool mirrored, GivenUp given_up
 
 Task<std::string> ServedPool::open_map(bool accept_loss) {
   pool::PoolOptions options;
+  options.stamp_patience = stamp_patience_;
   options.log.accept_loss = accept_loss;
   // The mirror has no copy of the map's log, so the map must not need the NVRAM.
   options.log.only_replay_nvram = mirrored_;
@@ -116,12 +120,12 @@ Task<std::string> ServedPool::open_map(bool accept_loss) {
 // The older map of an import must not be used, so the pool is not open then.
 Task<std::string> ServedPool::compare_stamps() {
   refused_.clear();
-  (void)co_await find_and_compare(home_.now() + kForStamps);
+  (void)co_await find_and_compare(home_.now() + stamp_patience_);
   older_map_ = older_map();
   if (older_map_.empty()) co_return std::string();
   ending_ = true;
   spawn(end_unused());
-  (void)co_await wait_for_end(home_.now() + kForStamps);
+  (void)co_await wait_for_end(home_.now() + stamp_patience_);
   co_return older_map_;
 }
 
@@ -149,7 +153,7 @@ Task<void> ServedPool::accept_older_map() {
   assert(pool_ != nullptr);
   std::erase_if(refused_, [](const auto& one) { return one.second == Error::kMiscompare; });
   older_ = pool::OlderMap::kAccept;
-  (void)co_await find_and_compare(home_.now() + kForStamps);
+  (void)co_await find_and_compare(home_.now() + stamp_patience_);
   older_ = pool::OlderMap::kRefuse;
 }
 

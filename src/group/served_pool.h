@@ -44,8 +44,10 @@ struct GivenUp {
 
 class ServedPool {
  public:
-  // The store and the events outlive it.
-  ServedPool(Executor& home, metadata::Store& store, EventLog& events, PoolRecord record);
+  // The store and the events outlive it. It is opened without the sets that do not show their stamp
+  // in `stamp_patience`; they follow.
+  ServedPool(Executor& home, metadata::Store& store, EventLog& events, PoolRecord record,
+             Duration stamp_patience = pool::StoreStamps::kPatience);
   ~ServedPool();  // After close().
   ServedPool(const ServedPool&) = delete;
   ServedPool& operator=(const ServedPool&) = delete;
@@ -150,6 +152,7 @@ class ServedPool {
   metadata::Store& store_;
   EventLog& events_;
   PoolRecord record_;
+  Duration stamp_patience_;
   std::string failure_;
   std::string loss_;
   std::string older_map_;  // While it is not open.

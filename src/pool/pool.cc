@@ -44,7 +44,8 @@ Pool::Pool(Executor& home, metadata::Store& store, nvram::Region* region, PoolOp
                      tell({.kind = PoolEvent::Kind::kStampLost,
                            .store = index,
                            .error = Error::kMediumError});
-                   }}),
+                   },
+               .patience = options_.stamp_patience}),
       log_(home, map_, store, region, options_.log) {
   log_.guard_places(stamps_);
   assert(!zeros_.empty());

@@ -64,6 +64,7 @@ struct PoolOptions {
   // Pages that get or lose their places in one group of records: the map changes in one turn, and
   // the metadata store's values have a greatest length.
   std::uint32_t group_pages = 4096;
+  Duration stamp_patience = StoreStamps::kPatience;
 };
 
 struct BranchOptions {

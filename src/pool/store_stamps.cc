@@ -151,7 +151,7 @@ Task<Error> StoreStamps::stamp_all() {
       visit->ended.set();
     }
   }
-  const TimePoint deadline = home_.now() + kPatience;
+  const TimePoint deadline = home_.now() + owner_.patience;
   for (const auto& visit : visits) (void)co_await visit->ended.wait_until(deadline);
   for (const auto& visit : visits) {
     const StoreRecord& record = visit->record;
@@ -179,7 +179,7 @@ Task<void> StoreStamps::stamp(std::shared_ptr<Visit> visit, Stamp drawn) {
 Task<Error> StoreStamps::admit(StoreRecord record, BlockDevice* device, OlderMap older,
                                std::function<void()> place) {
   const auto visit = std::make_shared<Visit>(record, device);
-  const TimePoint deadline = home_.now() + kPatience;
+  const TimePoint deadline = home_.now() + owner_.patience;
   bool in_time = true;
   while (in_time && busy_.contains(record.uuid)) in_time = co_await idle_.wait_until(deadline);
   if (!begin(*visit)) co_return in_time ? Error::kClosed : Error::kTimedOut;

@@ -51,7 +51,6 @@ class StoreStamps {
   // Bytes behind the last page of a store.
   static constexpr std::uint64_t kSlotBytes = 4096;
   static constexpr std::uint64_t kBytes = 2 * kSlotBytes;
-  // A store that does not answer in this time is missing until it does.
   static constexpr Duration kPatience = std::chrono::seconds(5);
 
   // The pool's side. All are called inline.
@@ -63,6 +62,8 @@ class StoreStamps {
     std::function<Task<Error>(StoreIndex store, metadata::Batch batch)> doubt;
     // The store's stamp cannot be read; it gets another.
     std::function<void(StoreIndex store)> tell_lost;
+    // A store that does not answer in this time is missing until it does.
+    Duration patience = kPatience;
   };
 
   // `map` and `buffers` outlive this object.

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "block/layer.h"
 #include "block/memory_device.h"
 #include "metadata/simulated_store.h"
 #include "tests/unit/block/on_executor.h"
@@ -17,6 +18,17 @@ namespace {
 
 constexpr std::uint64_t kPageBytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t kSetBytes = 8 * kPageBytes + pool::StoreStamps::kBytes;
+
+class SlowSet final : public Layer {
+ public:
+  explicit SlowSet(BlockDevice& set) : Layer(set) {}
+
+ private:
+  Task<Completion> read(Request request) override {
+    co_await home().sleep_for(std::chrono::seconds(8));
+    co_return co_await below().submit(std::move(request));
+  }
+};
 
 struct Bench {
   explicit Bench(Executor& to_home) : home(to_home) {
@@ -29,15 +41,17 @@ struct Bench {
   EventLog events;
   std::vector<std::unique_ptr<MemoryDevice>> sets;
   std::unique_ptr<ServedPool> pool;
+  std::vector<std::unique_ptr<SlowSet>> slow;
 };
 
-Task<void> open(Bench* bench) {
+Task<void> open(Bench* bench, Duration stamp_patience = pool::StoreStamps::kPatience) {
   PoolRecord record{.name = "p", .members = {}, .leaving = {}, .page_bytes = kPageBytes};
-  bench->pool =
-      std::make_unique<ServedPool>(bench->home, *bench->store, bench->events, std::move(record));
+  bench->pool = std::make_unique<ServedPool>(bench->home, *bench->store, bench->events,
+                                             std::move(record), stamp_patience);
   bench->pool->find_devices = [bench] {
     for (const auto& [index, store] : bench->pool->pool()->map().stores()) {
-      bench->pool->set_device(index, bench->sets[index].get());
+      BlockDevice* const slow = bench->slow.empty() ? nullptr : bench->slow[index].get();
+      bench->pool->set_device(index, slow != nullptr ? slow : bench->sets[index].get());
     }
   };
   co_await bench->pool->open(nullptr, false, {});
@@ -105,7 +119,27 @@ Task<void> refuse_again(Executor& home) {
   co_await bench.store->close();
 }
 
+Task<void> wait_for_slow_sets(Executor& home) {
+  Bench bench(home);
+  co_await begin(&bench);
+  co_await close(&bench);
+  for (const auto& set : bench.sets) bench.slow.push_back(std::make_unique<SlowSet>(*set));
+  for (const int seconds : {5, 60}) {
+    co_await open(&bench, std::chrono::seconds(seconds));
+    REQUIRE(bench.pool->failure() == "");
+    for (const auto& [index, store] : bench.pool->pool()->map().stores()) {
+      CHECK((bench.pool->pool()->device(index) != nullptr) == (seconds == 60));
+    }
+    co_await close(&bench);
+  }
+  co_await bench.store->close();
+}
+
 }  // namespace
+
+TEST_CASE("A pool waits as long as it is given for the stamps of slow sets", "[pool][served]") {
+  sandbay::testing::run_in_world(1, wait_for_slow_sets);
+}
 
 TEST_CASE("A pool with an older map reports each newer set once however often it is opened",
           "[group][pool][G-I7]") {
