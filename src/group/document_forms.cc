@@ -66,13 +66,14 @@ class Unwrapping {
  private:
   void unwrap(Value& table, const std::string& name) {
     TableReader reader(table, name, mistakes_);
-    Provenance provenance{.name = name, .value = {}, .origin = {}, .source = {}};
-    provenance.origin = reader.string("from").value_or("");
-    provenance.source = reader.string("source").value_or("");
+    const auto origin = reader.string("from");
+    const auto source = reader.string("source");
+    Provenance provenance{
+        .name = name, .value = {}, .origin = origin.value_or(""), .source = source.value_or("")};
     const Value* const found = reader.any("value");
     const std::array keys = {"value", "from", "source"};
     const auto missing = std::ranges::find_if(keys, [&](std::string_view key) {
-      return !reader.has(key) || (key == "source" && provenance.source.empty());
+      return !reader.has(key) || (key == "source" && source == "");
     });
     if (missing != keys.end()) {
       mistakes_.add(table.line, name,
@@ -80,9 +81,9 @@ class Unwrapping {
                                 *missing, kOrigins.front()));
     }
     reader.finish();
-    if (reader.has("from") && std::ranges::find(kOrigins, provenance.origin) == kOrigins.end()) {
-      reader.mistake("from", fmt::format("is \"{}\"; accepted are {}", provenance.origin,
-                                         fmt::join(kOrigins, ", ")));
+    if (origin && std::ranges::find(kOrigins, *origin) == kOrigins.end()) {
+      reader.mistake("from",
+                     fmt::format("is \"{}\"; accepted are {}", *origin, fmt::join(kOrigins, ", ")));
     }
     Value value = found == nullptr ? Value{.kind = Value::Kind::kOther} : *found;
     value.line = found == nullptr ? table.line : found->line;

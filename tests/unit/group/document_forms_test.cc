@@ -65,6 +65,9 @@ TEST_CASE("What is wrong with where a value comes from is one line", "[configura
        "x.toml:1: a.from: is \"rumour\"; accepted are data sheet, document, fitted, assumed"},
       {"a = { value = 1, from = \"fitted\", sauce = \"s\", source = \"s\" }\n",
        "x.toml:1: a.sauce: "},
+      {"a = { value = 1, from = 7, source = \"s\" }\n", "x.toml:1: a.from: is a whole number; "},
+      {"a = { value = 1, from = \"fitted\", source = 7 }\n",
+       "x.toml:1: a.source: is a whole number; "},
   }));
   const Forms forms = full_form(toml);
   CAPTURE(toml, forms.wrong);
