@@ -1,12 +1,16 @@
-// sandbay fault add|list|clear, sandbay event list
+// sandbay fault add|list|show|enable|disable|release|heal|clear|journal|kinds|places, and sandbay
+// event list
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
+#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 #include <vector>
 
 #include "tools/commands.h"
+#include "tools/fault_rules.h"
 #include "tools/table.h"
 #include "tools/whole_number.h"
 
@@ -18,17 +22,43 @@ using nlohmann::json;
 
 constexpr const char* kFaults = "/api/v1/faults";
 
+void say_fault(const json& fault) {
+  say("fault {}: {}\n", text_of(fault.at("id")), text_of(fault.at("rule")));
+}
+
 // A rule may come as one argument or as its words.
 void add(const Settings& settings, const std::vector<std::string>& words) {
   std::string rule;
   for (const std::string& word : words) rule += (rule.empty() ? "" : " ") + word;
   const json added = expect(Client(settings.management).post(kFaults, {{"rule", rule}}));
   if (settings.json) return print_json(added);
-  say("fault {}: {}\n", text_of(added.at("id")), text_of(added.at("rule")));
+  say_fault(added);
 }
 
-void list_faults(const Settings& settings) {
+void add_file(const Settings& settings, const std::string& file) {
+  const auto rules = rules_in(file);
+  if (!rules) throw Failure(rules.error());
+  if (rules->empty()) throw Failure(fmt::format("{}: has no rules; write one a line", file));
+  json texts = json::array();
+  for (const FaultRule& rule : *rules) texts.push_back(rule.text);
+  const auto added =
+      Client(settings.management).post("/api/v1/fault-sets", {{"rules", std::move(texts)}});
+  if (!added) throw Failure(in_file(*rules, added.error().message), added.error().exit);
+  if (settings.json) return print_json(*added);
+  for (const json& fault : added->at("faults")) say_fault(fault);
+}
+
+// As `add --file` reads it.
+void write_file(const std::string& file, const json& faults) {
+  std::ofstream stream(file);
+  for (const json& fault : faults) stream << fault.at("rule").get<std::string>() << '\n';
+  stream.close();
+  if (!stream) throw Failure(fmt::format("{}: cannot be written", file));
+}
+
+void list_faults(const Settings& settings, const std::string& file) {
   const json answer = expect(Client(settings.management).get(kFaults));
+  if (!file.empty()) write_file(file, answer.at("faults"));
   if (settings.json) return print_json(answer);
   if (!answer.at("enabled").get<bool>()) {
     say("Faults are not enabled; see [faults] in sandbayd.toml(5) and sandbay-faults(7).\n");
@@ -49,8 +79,90 @@ void list_faults(const Settings& settings) {
   fmt::print("{}", table.text());
 }
 
+std::string path_of(const std::string& id) {
+  return fmt::format("{}/{}", kFaults, Client::escape(id));
+}
+
+void show(const Settings& settings, const std::string& id) {
+  const json fault = expect(Client(settings.management).get(path_of(id)));
+  if (settings.json) return print_json(fault);
+  fmt::print("{}", facts({{"id", text_of(fault.at("id"))},
+                          {"rule", text_of(fault.at("rule"))},
+                          {"enabled", yes_no(fault.at("enabled").get<bool>())},
+                          {"active", yes_no(fault.at("active").get<bool>())},
+                          {"held", fault.at("held").dump()},
+                          {"matched", fault.at("matched").dump()},
+                          {"fired", fault.at("fired").dump()},
+                          {"struck", fault.at("struck").dump()},
+                          {"spared", fault.at("spared").dump()}}));
+}
+
+// `verb`: enable, disable or release.
+void change(const Settings& settings, const std::string& id, const std::string& verb) {
+  const json answer =
+      expect(Client(settings.management).post(path_of(id) + "/" + verb, json::object()));
+  if (settings.json) return print_json(answer);
+  if (verb != "release") return say("fault {}: {}d\n", id, verb);
+  say("fault {}: released {} operations\n", id, answer.at("released").dump());
+}
+
+void heal(const Settings& settings, const std::string& drive) {
+  const json healed = expect(Client(settings.management).post(path_of("heal"), {{"drive", drive}}));
+  if (settings.json) return print_json(healed);
+  say("drive {}: healed\n", drive);
+}
+
+void list_firings(const Settings& settings, std::uint64_t since) {
+  const json answer =
+      expect(Client(settings.management).get(fmt::format("/api/v1/fault-journal?since={}", since)));
+  if (settings.json) return print_json(answer);
+  using enum Table::Align;
+  Table table({{"NUMBER", kRight},
+               {"TIME"},
+               {"RULE"},
+               {"FAULT"},
+               {"TARGET"},
+               {"OPERATION", kRight},
+               {"BLOCKS"},
+               {"EFFECT"}});
+  for (const json& firing : answer.at("firings")) {
+    const bool has_blocks = firing.at("blocks") != 0;
+    table.add(
+        {firing.at("number").dump(), text_of(firing.at("time")), text_of(firing.at("rule")),
+         text_of(firing.at("fault")), text_of(firing.at("target")),
+         firing.at("operation") == 0 ? "-" : firing.at("operation").dump(),
+         has_blocks ? firing.at("first_block").dump() + "+" + firing.at("blocks").dump() : "-",
+         text_of(firing.at("effect"))});
+  }
+  if (table.empty()) return say("No rule has had an effect{}.\n", since == 0 ? "" : " since");
+  fmt::print("{}", table.text());
+}
+
+std::string joined(const json& texts) {
+  std::string line;
+  for (const json& text : texts) line += (line.empty() ? "" : " ") + text_of(text);
+  return line;
+}
+
+void list_kinds(const Settings& settings) {
+  const json answer = expect(Client(settings.management).get("/api/v1/fault-kinds"));
+  if (settings.json) return print_json(answer);
+  Table table({{"FAULT"}, {"MANNER"}, {"PLACES"}, {"WORDS"}});
+  for (const json& kind : answer.at("kinds")) {
+    table.add({text_of(kind.at("fault")), text_of(kind.at("manner")), joined(kind.at("places")),
+               joined(kind.at("words"))});
+  }
+  fmt::print("{}", table.text());
+}
+
+void list_places(const Settings& settings) {
+  const json answer = expect(Client(settings.management).get("/api/v1/fault-places"));
+  if (settings.json) return print_json(answer);
+  for (const json& place : answer.at("places")) fmt::print("{}\n", text_of(place));
+}
+
 void clear(const Settings& settings, const std::string& id) {
-  const std::string path = id.empty() ? kFaults : fmt::format("{}/{}", kFaults, Client::escape(id));
+  const std::string path = id.empty() ? kFaults : path_of(id);
   expect(Client(settings.management).remove(path));
   if (settings.json) return print_json({{"done", true}});
   if (id.empty()) {
@@ -80,21 +192,58 @@ void list_events(const Settings& settings, std::uint64_t since) {
 }  // namespace
 
 void add_fault_commands(CLI::App& app, Settings& settings) {
-  const auto words = std::make_shared<std::vector<std::string>>();
-  const auto id = std::make_shared<std::string>();
-  CLI::App* noun = app.add_subcommand("fault", "Faults on command: add, list, clear");
+  struct Arguments {
+    std::vector<std::string> words;
+    std::string file;
+    std::string name;
+    std::uint64_t since = 0;
+  };
+  const auto a = std::make_shared<Arguments>();
+  CLI::App* const noun = app.add_subcommand("fault", "Faults on command: add, list, show, clear …");
   noun->require_subcommand(1);
   CLI::App* verb = noun->add_subcommand(
       "add", "Add a fault rule, such as: at=drive:d3 do=fail; see sandbay-faults(7)");
-  verb->add_option("RULE", *words, "The words of the rule")->required();
-  verb->callback([&settings, words] { add(settings, *words); });
-  noun->add_subcommand("list", "List all rules and what they have done")->callback([&settings] {
-    list_faults(settings);
+  CLI::Option* const words = verb->add_option("RULE", a->words, "The words of the rule");
+  verb->add_option("--file", a->file, "All rules of a file, one a line; none if one is wrong")
+      ->excludes(words);
+  verb->callback([&settings, a] {
+    if (!a->file.empty()) return add_file(settings, a->file);
+    if (a->words.empty()) throw CLI::RequiredError("RULE or --file");
+    add(settings, a->words);
   });
+  verb = noun->add_subcommand("list", "List all rules and what they have done");
+  verb->add_option("--file", a->file, "Write the rules to a file, too, as add --file reads them");
+  verb->callback([&settings, a] { list_faults(settings, a->file); });
+  const auto of_rule = [&](const char* name, const char* help, auto act) {
+    verb = noun->add_subcommand(name, help);
+    verb->add_option("ID", a->name, "The rule's id, as fault list shows it")->required();
+    verb->callback([&settings, a, act] { act(settings, a->name); });
+  };
+  of_rule("show", "Show a rule and what it has done", show);
+  for (const auto& [name, help] :
+       {std::pair{"enable", "Enable a rule that is disabled"},
+        std::pair{"disable", "Disable a rule: what it does ends"},
+        std::pair{"release", "Let the operations go on that a rule holds"}}) {
+    of_rule(name, help, [name](const Settings& s, const std::string& id) { change(s, id, name); });
+  }
+  verb =
+      noun->add_subcommand("heal", "Take the damage away that rules have done to a drive's data");
+  verb->add_option("DRIVE", a->name, "The drive's name")->required();
+  verb->callback([&settings, a] { heal(settings, a->name); });
   verb = noun->add_subcommand(
       "clear", "Clear a rule, or all of them: what they do ends, damage to data stays");
-  verb->add_option("ID", *id, "The rule's id, as fault list shows it; all if left out");
-  verb->callback([&settings, id] { clear(settings, *id); });
+  verb->add_option("ID", a->name, "The rule's id, as fault list shows it; all if left out");
+  verb->callback([&settings, a] { clear(settings, a->name); });
+  verb = noun->add_subcommand("journal", "List the latest effects of rules, the newest last");
+  verb->add_option("--since", a->since, "Only those with a greater number")
+      ->type_name("NUMBER")
+      ->check(wrong_number);
+  verb->callback([&settings, a] { list_firings(settings, a->since); });
+  noun->add_subcommand("kinds", "List what faults there are, and their words")
+      ->callback([&settings] { list_kinds(settings); });
+  noun->add_subcommand("places", "List what a rule may name after at=")->callback([&settings] {
+    list_places(settings);
+  });
 }
 
 void add_event_commands(CLI::App& app, Settings& settings) {

@@ -120,22 +120,11 @@ std::vector<NewVolume> new_volumes(const RunArguments& a) {
   return volumes;
 }
 
-// One a line, without comments.
-std::vector<FaultRule> rules_in(const std::string& file) {
-  std::vector<FaultRule> rules;
-  if (file.empty()) return rules;
-  std::ifstream stream(file);
-  if (!stream || fs::is_directory(file)) {
-    fail(fmt::format("--faults {}: cannot be read; name a file of rules, one a line", file));
-  }
-  std::size_t number = 0;
-  for (std::string line; std::getline(stream, line);) {
-    ++number;
-    line.resize(std::min(line.size(), line.find('#')));
-    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    rules.push_back({.text = line, .where = fmt::format("{}:{}", file, number)});
-  }
-  return rules;
+std::vector<FaultRule> rules_of(const std::string& file) {
+  if (file.empty()) return {};
+  auto rules = rules_in(file);
+  if (!rules) fail(fmt::format("--faults {}", rules.error()));
+  return std::move(*rules);
 }
 
 // A pool on one drive, in memory or in a file; twice as large as its volumes, for their snapshots.
@@ -206,7 +195,7 @@ void run(Settings& settings, const RunArguments& a) {
                .volumes = new_volumes(a),
                .faults = a.config.empty() || !a.faults.empty(),
                .rules_given = !a.faults.empty(),
-               .rules = rules_in(a.faults),
+               .rules = rules_of(a.faults),
                .command = settings.command};
   const bool own = plan.config.empty();
   if (own && !a.keep) check_memory(plan.volumes);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tools/commands.h"
+#include "tools/fault_rules.h"
 #include "tools/keeper.h"
 
 namespace sandbay::cli {
@@ -15,11 +16,6 @@ namespace sandbay::cli {
 struct NewVolume {
   std::string name;
   std::uint64_t bytes = 0;
-};
-
-struct FaultRule {
-  std::string text;
-  std::string where;  // FILE:LINE
 };
 
 struct RunPlan {

@@ -65,30 +65,42 @@ std::expected<std::string, std::string> FaultEngine::add(std::string_view text) 
 }
 
 std::expected<std::string, std::string> FaultEngine::add(Rule rule) {
-  std::string wrong = refusal(rule);
-  if (!wrong.empty()) return std::unexpected(std::move(wrong));
-  const RulePointer active = insert(std::move(rule));
-  relink();
-  start(active);
-  return active->rule.id;
+  auto ids = add_all(std::vector{std::move(rule)});
+  if (!ids.has_value()) return std::unexpected(std::move(ids.error().text));
+  return std::move(ids->front());
 }
 
 std::expected<void, std::string> FaultEngine::add_all(std::span<const std::string> texts) {
+  const auto wrong = [](const WrongRule& rule) {
+    return std::unexpected(fmt::format("rule {}: {}", rule.index + 1, rule.text));
+  };
+  std::vector<Rule> rules;
+  for (const std::string& text : texts) {
+    auto rule = parse_rule(text);
+    if (!rule.has_value()) return wrong({rules.size(), rule.error()});
+    rules.push_back(std::move(*rule));
+  }
+  const auto ids = add_all(std::move(rules));
+  if (!ids.has_value()) return wrong(ids.error());
+  return {};
+}
+
+std::expected<std::vector<std::string>, WrongRule> FaultEngine::add_all(std::vector<Rule> rules) {
   const std::size_t before = rules_.size();
-  for (std::size_t i = 0; i < texts.size(); ++i) {
-    auto rule = parse_rule(texts[i]);
-    std::string wrong = rule.has_value() ? refusal(*rule) : rule.error();
+  std::vector<std::string> ids;
+  for (Rule& rule : rules) {
+    std::string wrong = refusal(rule);
     if (!wrong.empty()) {
       rules_.resize(before);
-      return std::unexpected(fmt::format("rule {}: {}", i + 1, wrong));
+      return std::unexpected(WrongRule{ids.size(), std::move(wrong)});
     }
-    insert(std::move(*rule));
+    ids.push_back(insert(std::move(rule))->rule.id);
   }
   relink();
   const std::vector<RulePointer> added(rules_.begin() + static_cast<std::ptrdiff_t>(before),
                                        rules_.end());
   for (const RulePointer& active : added) start(active);
-  return {};
+  return ids;
 }
 
 FaultEngine::RulePointer FaultEngine::insert(Rule rule) {
@@ -138,26 +150,26 @@ std::ptrdiff_t FaultEngine::release(std::string_view id) {
   return static_cast<std::ptrdiff_t>(released);
 }
 
+RuleView FaultEngine::view_of(const ActiveRule& active) const {
+  RuleView view{.id = active.rule.id,
+                .text = print_rule(active.rule),
+                .enabled = active.rule.enabled,
+                .counters = active.counters};
+  for (const FaultLayer* layer : layers_) view.held += layer->held_by(active);
+  view.active = view.held > 0 || active.active_until > home_.now() || active.enclosure_lasts ||
+                active.member_lasts || !active.lasting_at.empty() || !active.low_batteries.empty();
+  return view;
+}
+
 std::vector<RuleView> FaultEngine::list() const {
   std::vector<RuleView> views;
-  for (const RulePointer& active : rules_) {
-    RuleView view{.id = active->rule.id,
-                  .text = print_rule(active->rule),
-                  .enabled = active->rule.enabled,
-                  .counters = active->counters};
-    for (const FaultLayer* layer : layers_) view.held += layer->held_by(*active);
-    view.active = view.held > 0 || active->active_until > home_.now() || active->enclosure_lasts ||
-                  active->member_lasts || !active->lasting_at.empty() ||
-                  !active->low_batteries.empty();
-    views.push_back(std::move(view));
-  }
+  for (const RulePointer& active : rules_) views.push_back(view_of(*active));
   return views;
 }
 
-std::expected<Counters, std::string> FaultEngine::counters(std::string_view id) const {
+std::optional<RuleView> FaultEngine::view(std::string_view id) const {
   const RulePointer active = find(id);
-  if (active == nullptr) return std::unexpected(fmt::format("there is no rule {}", shown(id)));
-  return active->counters;
+  return active == nullptr ? std::nullopt : std::optional(view_of(*active));
 }
 
 void FaultEngine::reset_counters() {
@@ -334,6 +346,28 @@ bool FaultEngine::enclosure_has(Fault fault, std::string_view enclosure) const {
     return rule.fault == fault && active->enclosure_lasts &&
            (rule.at.name.empty() || enclosure.empty() || rule.at.name == enclosure);
   });
+}
+
+std::vector<std::string> FaultEngine::places() const {
+  std::vector<Place> places;
+  for (const FaultLayer* layer : layers_at({})) {
+    places.push_back({.kind = Place::Kind::kDrive, .name = layer->name()});
+  }
+  for (const FaultLayer* layer : layers_at({})) {
+    const Place shelf{.kind = Place::Kind::kEnclosure, .name = layer->enclosure()};
+    const bool known = std::ranges::find(places, shelf) != places.end();
+    if (!known && !shelf.name.empty()) places.push_back(shelf);
+  }
+  for (const auto& [name, target] : nvrams_) {
+    places.push_back({.kind = Place::Kind::kNvram, .name = name});
+  }
+  for (const std::string& name : members_) {
+    places.push_back({.kind = Place::Kind::kMember, .name = name});
+  }
+  places.push_back({.kind = Place::Kind::kMeta, .name = {}});
+  std::vector<std::string> texts;
+  for (const Place& place : places) texts.push_back(place_text(place));
+  return texts;
 }
 
 FaultLayer* FaultEngine::find_layer(std::string_view name) const {

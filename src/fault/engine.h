@@ -16,6 +16,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -41,6 +42,12 @@ struct Counters {
   std::uint64_t struck = 0;   // Operations that the fault concerned.
   std::uint64_t spared = 0;   // Firings given up: tolerance, or no room for the damage.
   bool operator==(const Counters&) const = default;
+};
+
+// One rule in a set, and what is wrong with it.
+struct WrongRule {
+  std::size_t index = 0;
+  std::string text;
 };
 
 struct RuleView {
@@ -85,7 +92,8 @@ class FaultEngine final : public ProbeDecider {
   // waits for nothing fires at once.
   std::expected<std::string, std::string> add(std::string_view text);
   std::expected<std::string, std::string> add(Rule rule);
-  // All or none, in any order: follow-ups may stand before what they follow.
+  // All or none, in any order: follow-ups may stand before what they follow. Their ids.
+  std::expected<std::vector<std::string>, WrongRule> add_all(std::vector<Rule> rules);
   std::expected<void, std::string> add_all(std::span<const std::string> texts);
   // Ends what the rule does: drives return, held operations end. Damage to data stays until it is
   // overwritten or healed. False if there is no such rule.
@@ -95,7 +103,7 @@ class FaultEngine final : public ProbeDecider {
   // Lets the operations go on that the rule holds; their number, or -1 without such a rule.
   std::ptrdiff_t release(std::string_view id);
   std::vector<RuleView> list() const;  // In the order of adding.
-  std::expected<Counters, std::string> counters(std::string_view id) const;
+  std::optional<RuleView> view(std::string_view id) const;
   void reset_counters();  // Of all rules; `after=` and `count=` begin anew.
   const Journal& journal() const noexcept { return journal_; }
   // Takes the damage (defects, overlay) of a drive away. False if there is no such drive.
@@ -119,6 +127,8 @@ class FaultEngine final : public ProbeDecider {
   // By name, before rules that name it; layers of its sets may come and go (FaultLayerOptions).
   void add_member(std::string name);
   bool has_layers() const noexcept { return !layers_.empty(); }
+  // What a rule may name after at=, as it writes it.
+  std::vector<std::string> places() const;
   // Enclosure status: whether a psu, fan or temp fault lasts.
   bool enclosure_has(Fault fault, std::string_view enclosure = {}) const;
 
@@ -164,6 +174,7 @@ class FaultEngine final : public ProbeDecider {
   std::string free_id() const;
   RulePointer insert(Rule rule);
   RulePointer find(std::string_view id) const;
+  RuleView view_of(const ActiveRule& active) const;
   bool is_follow_up(std::string_view id) const;
   std::vector<FaultLayer*> layers_at(const Place& place) const;
   // The same of a rule, which may be of a member's drives instead of its sets.

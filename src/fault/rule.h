@@ -76,6 +76,8 @@ inline constexpr std::size_t kFaultCount = static_cast<std::size_t>(Fault::kMapC
 
 std::string_view fault_name(Fault fault);  // As a rule writes it: "misdirect.write".
 
+inline constexpr std::size_t kPlaceKinds = 5;
+
 // at=drive:NAME, drive (any), enclosure[:NAME], nvram[:NAME], member:NAME, meta. An empty name
 // means all of them.
 struct Place {
@@ -84,6 +86,8 @@ struct Place {
   std::string name;
   bool operator==(const Place&) const = default;
 };
+
+std::string place_text(const Place& place);  // As a rule writes it: "drive:d0".
 
 // Both ends included.
 struct Bounds {

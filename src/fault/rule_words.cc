@@ -218,11 +218,7 @@ string read_at(Rule& rule, string_view value) {
   return {};
 }
 
-string write_at(const Rule& rule) {
-  constexpr std::array<string_view, 5> kKinds = {"drive", "enclosure", "nvram", "member", "meta"};
-  string text(kKinds[static_cast<std::size_t>(rule.at.kind)]);
-  return rule.at.name.empty() ? text : text + ":" + rule.at.name;
-}
+string write_at(const Rule& rule) { return place_text(rule.at); }
 
 // Which operations. ----------------------------------------------------------------------------
 
@@ -575,6 +571,21 @@ constexpr std::array kWords = {
 };
 
 }  // namespace
+
+std::string place_text(const Place& place) {
+  constexpr std::array<string_view, kPlaceKinds> kKinds = {"drive", "enclosure", "nvram", "member",
+                                                           "meta"};
+  string text(kKinds[static_cast<std::size_t>(place.kind)]);
+  return place.name.empty() ? text : text + ":" + place.name;
+}
+
+std::vector<string_view> operation_names(std::uint8_t operations) {
+  std::vector<string_view> names;
+  for (const auto& row : kOperations) {
+    if ((operations & bit(row.value)) != 0) names.push_back(row.name);
+  }
+  return names;
+}
 
 std::span<const Word> rule_words() { return kWords; }
 

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "fault/rule.h"
 
@@ -30,5 +31,7 @@ struct Word {
 };
 
 std::span<const Word> rule_words();
+// The mask has one bit an Operation.
+std::vector<std::string_view> operation_names(std::uint8_t operations);
 
 }  // namespace sandbay::fault

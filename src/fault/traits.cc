@@ -79,6 +79,11 @@ bool names_an_operation(const Rule& rule) {
 
 }  // namespace
 
+std::string_view describe(Manner manner) {
+  constexpr std::array<std::string_view, 3> kNames = {"strike", "lasting", "instant"};
+  return kNames[static_cast<std::size_t>(manner)];
+}
+
 std::span<const Traits> all_traits() { return kTraits; }
 
 const Traits& traits(Fault fault) {

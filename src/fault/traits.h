@@ -28,6 +28,8 @@ inline constexpr std::uint8_t bit(Place::Kind kind) {
 inline constexpr std::uint8_t kEveryOperation = 0x3f;
 inline constexpr std::uint8_t kEveryOrigin = 0x7f;
 
+std::string_view describe(Manner manner);  // "strike", "lasting", "instant"
+
 struct Traits {
   Fault fault;
   std::string_view name;

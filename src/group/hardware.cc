@@ -264,11 +264,6 @@ Task<Started> Hardware::open_drives() {
   co_return Started{};
 }
 
-std::expected<std::string, std::string> Hardware::add_fault(const std::string& rule) {
-  assert(engine_ != nullptr);
-  return engine_->add(rule);
-}
-
 Started Hardware::add_rules() {
   if (engine_ == nullptr) return {};
   const FaultsConfiguration& faults = configuration_.hardware.faults;

@@ -130,9 +130,6 @@ class Hardware {
   Task<Outcome> start_set(std::string set, bool accept_loss);
   bool has_drive(const std::string& drive) const;
   bool has_set(const std::string& set) const;
-  // A rule's id, or what is wrong with it. Faults are enabled.
-  std::expected<std::string, std::string> add_fault(const std::string& rule);
-  // Null where faults are not enabled.
   fault::FaultEngine* faults() const noexcept { return engine_; }
   // The files and devices of drives and of the NVRAM.
   void list_claims(std::vector<Claim>& claims) const;

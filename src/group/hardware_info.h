@@ -47,6 +47,11 @@ struct SetInfo {
   Duration progress_age{};  // Of what goes on in the background.
 };
 
+struct FiringInfo {
+  fault::Firing firing;
+  WallTime time{};
+};
+
 struct FaultsInfo {
   bool enabled = false;
   std::uint64_t seed = 0;

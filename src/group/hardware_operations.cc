@@ -1,4 +1,4 @@
-// Drives, sets, faults and events as management sees them.
+// Drives, sets and events as management sees them.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -8,14 +8,10 @@
 
 namespace sandbay::group {
 
-namespace {
-
 Refusal no_such_drive(const std::string& name) {
   return {.code = Refusal::Code::kNotFound,
           .message = fmt::format("there is no drive \"{}\"; see the list of drives", name)};
 }
-
-}  // namespace
 
 Refusal no_such_set(const std::string& name) {
   return {.code = Refusal::Code::kNotFound,
@@ -153,66 +149,6 @@ Task<Answer<SetInfo>> RunningGroup::start_set_now(std::string name, bool accept_
 
 Task<Answer<SetInfo>> RunningGroup::start_set(std::string name, bool accept_loss) {
   return alone(start_set_now(std::move(name), accept_loss));
-}
-
-// Faults
-// --------------------------------------------------------------------------------------------
-
-std::optional<Refusal> RunningGroup::refusal_of_faults() const {
-  if (members_->first().faults() != nullptr) return std::nullopt;
-  return Refusal{.code = Refusal::Code::kConflict,
-                 .message = fmt::format("faults are not enabled; write enabled = true in a section "
-                                        "[faults] of {} and restart the daemon",
-                                        configuration_.file)};
-}
-
-Task<FaultsInfo> RunningGroup::faults_now() { co_return members_->first().show_faults(); }
-
-Task<FaultsInfo> RunningGroup::list_faults() { return looking(faults_now(), {}); }
-
-Task<Answer<AddedFault>> RunningGroup::add_fault_now(std::string rule) {
-  if (auto refusal = refusal_of_faults()) co_return std::unexpected(*refusal);
-  const auto parsed = fault::parse_rule(rule);
-  if (const auto error = parsed ? event_error(*parsed) : std::nullopt) {
-    co_return refuse(Refusal::Code::kInvalid, *error);
-  }
-  if (parsed && !parsed->id.empty()) {
-    for (fault::RuleView& view : members_->first().faults()->list()) {
-      if (view.id != parsed->id) continue;
-      const std::string wanted = fault::print_rule(*parsed);
-      if (view.text == wanted) co_return AddedFault{.rule = std::move(view), .created = false};
-      co_return refuse(Refusal::Code::kConflict,
-                       fmt::format("fault rule \"{}\" exists as \"{}\", not as \"{}\"; clear it "
-                                   "first, or choose another id",
-                                   view.id, view.text, wanted));
-    }
-  }
-  const auto id = members_->first().add_fault(rule);
-  if (!id) co_return refuse(Refusal::Code::kInvalid, id.error());
-  for (fault::RuleView& view : members_->first().faults()->list()) {
-    if (view.id == *id) co_return AddedFault{.rule = std::move(view)};
-  }
-  co_return AddedFault{.rule = {.id = *id, .text = std::move(rule)}};
-}
-
-// Rules wait for no other change: one that hangs may do so for a rule, until that is cleared.
-Task<Answer<AddedFault>> RunningGroup::add_fault(std::string rule) {
-  return looking(add_fault_now(std::move(rule)));
-}
-
-Task<Answer<void>> RunningGroup::clear_fault_now(std::string id) {
-  if (auto refusal = refusal_of_faults()) co_return std::unexpected(*refusal);
-  if (id.empty()) {
-    members_->first().faults()->clear_all();
-    co_return Answer<void>{};
-  }
-  if (members_->first().faults()->clear(id)) co_return Answer<void>{};
-  co_return refuse(Refusal::Code::kNotFound,
-                   fmt::format("there is no fault rule \"{}\"; see the list of faults", id));
-}
-
-Task<Answer<void>> RunningGroup::clear_fault(std::string id) {
-  return looking(clear_fault_now(std::move(id)));
 }
 
 // Events

@@ -131,7 +131,13 @@ class RunningGroup final : public Group {
   Task<Answer<SetInfo>> verify_set(std::string name) override;
   Task<Answer<SetInfo>> start_set(std::string name, bool accept_loss) override;
   Task<FaultsInfo> list_faults() override;
-  Task<Answer<AddedFault>> add_fault(std::string rule) override;
+  Task<Answer<std::vector<AddedFault>>> add_faults(std::vector<std::string> rules) override;
+  Task<Answer<fault::RuleView>> show_fault(std::string id) override;
+  Task<Answer<fault::RuleView>> enable_fault(std::string id, bool enabled) override;
+  Task<Answer<ReleasedFault>> release_fault(std::string id) override;
+  Task<Answer<DriveInfo>> heal_drive(std::string drive) override;
+  Task<Answer<std::vector<FiringInfo>>> list_firings(std::uint64_t since) override;
+  Task<Answer<std::vector<std::string>>> list_fault_places() override;
   Task<Answer<void>> clear_fault(std::string id) override;
   Task<std::vector<EventInfo>> list_events(std::uint64_t since) override;
 
@@ -442,9 +448,15 @@ class RunningGroup final : public Group {
   Task<Answer<SetInfo>> start_set_now(std::string name, bool accept_loss);
   Task<FaultsInfo> faults_now();
   Task<std::vector<EventInfo>> events_now(std::uint64_t since);
-  Task<Answer<AddedFault>> add_fault_now(std::string rule);
+  Task<Answer<std::vector<AddedFault>>> add_faults_now(std::vector<std::string> texts);
+  Task<Answer<fault::RuleView>> fault_now(std::string id);
+  Task<Answer<fault::RuleView>> enable_fault_now(std::string id, bool enabled);
+  Task<Answer<ReleasedFault>> release_fault_now(std::string id);
+  Task<Answer<DriveInfo>> heal_drive_now(std::string drive);
+  Task<Answer<std::vector<FiringInfo>>> firings_now(std::uint64_t since);
+  Task<Answer<std::vector<std::string>>> fault_places_now();
   Task<Answer<void>> clear_fault_now(std::string id);
-  std::optional<Refusal> refusal_of_faults() const;
+  Answer<fault::FaultEngine*> engine() const;  // Refused if faults are not enabled.
 
   // target_operations.cc
   Target& target_for(const std::string& name);  // Makes it if it is not there.
@@ -561,6 +573,7 @@ void note_place(const VolumeRecord& record, ControllerCache::VolumePlaces& place
 // "good", "degraded", "missing"
 std::string health_of(const Member& member);
 Refusal shutting_down();
+Refusal no_such_drive(const std::string& name);
 Refusal no_such_set(const std::string& name);
 Refusal no_such_volume(const std::string& name);
 Refusal no_such_pool(const std::string& name);

@@ -150,6 +150,11 @@ struct AddedFault {
   bool created = true;  // Otherwise the same rule was there already.
 };
 
+struct ReleasedFault {
+  fault::RuleView rule;
+  std::uint64_t operations = 0;
+};
+
 struct CreateVolumeRequest {
   VolumeSpecification specification;
   OpenChoices open;                   // What it leaves to the group.
@@ -300,8 +305,20 @@ class Service {
   virtual Task<Answer<void>> acknowledge_lost_writes(std::string set) = 0;
 
   virtual Task<FaultsInfo> list_faults() = 0;
-  virtual Task<Answer<AddedFault>> add_fault(std::string rule) = 0;
+  // All of them or none. A rule that exists already, by its id, stays as it is.
+  virtual Task<Answer<std::vector<AddedFault>>> add_faults(std::vector<std::string> rules) = 0;
+  virtual Task<Answer<fault::RuleView>> show_fault(std::string id) = 0;
+  // Disabling ends what the rule does.
+  virtual Task<Answer<fault::RuleView>> enable_fault(std::string id, bool enabled) = 0;
+  // The operations that the rule holds go on.
+  virtual Task<Answer<ReleasedFault>> release_fault(std::string id) = 0;
+  // Takes the damage away that rules have done to the drive's data.
+  virtual Task<Answer<DriveInfo>> heal_drive(std::string drive) = 0;
   virtual Task<Answer<void>> clear_fault(std::string id) = 0;  // Empty: all of them.
+  // The latest effects of rules whose number is greater, oldest first.
+  virtual Task<Answer<std::vector<FiringInfo>>> list_firings(std::uint64_t since) = 0;
+  // What a rule may name after at=.
+  virtual Task<Answer<std::vector<std::string>>> list_fault_places() = 0;
   virtual Task<std::vector<EventInfo>> list_events(std::uint64_t since) = 0;
 
   // The caller of a change notes it before it begins, and when it has ended, with the answer of

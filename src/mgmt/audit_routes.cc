@@ -1,8 +1,6 @@
 // The audit: one route that looks. Nothing takes an entry away.
 #include "mgmt/audit_routes.h"
 
-#include <fmt/core.h>
-
 #include "mgmt/replies.h"
 
 namespace sandbay::mgmt {
@@ -10,17 +8,9 @@ namespace sandbay::mgmt {
 namespace {
 
 Reply list_audit(Backend& backend, const Call& call) {
-  const auto since = call.query.find("since");
-  std::uint64_t number = 0;
-  if (since != call.query.end()) {
-    const auto given = number_of<std::uint64_t>(since->second);
-    if (!given) {
-      return error_reply(400, fmt::format("since is \"{}\"; write the number of an audited change",
-                                          since->second));
-    }
-    number = *given;
-  }
-  return list("changes", backend.run(backend.service().list_audit(number)));
+  const auto since = since_of(call, "an audited change");
+  if (!since) return error_reply(400, since.error());
+  return list("changes", backend.run(backend.service().list_audit(*since)));
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ Reply show_cache(Backend& backend, const Call&) {
 }
 
 Reply flush_cache(Backend& backend, const Call& call) {
-  auto set = read_flush_cache(call.body);
+  auto set = read_word(call.body, "set");
   if (!set) return error_reply(400, set.error());
   const auto flushed = backend.run(backend.service().flush_cache(std::move(*set)));
   if (!flushed) return refused(flushed.error());
@@ -21,7 +21,7 @@ Reply flush_cache(Backend& backend, const Call& call) {
 }
 
 Reply discard_writes(Backend& backend, const Call& call) {
-  auto confirmed = read_confirmation(call.body, "set");
+  auto confirmed = read_word(call.body, "confirm", "the set once more");
   if (!confirmed) return error_reply(400, confirmed.error());
   return answer(backend.run(
       backend.service().discard_writes(call.parameters.at("name"), std::move(*confirmed))));

@@ -159,6 +159,19 @@ json to_json(const group::FaultsInfo& info) {
           {"faults", std::move(rules)}};
 }
 
+json to_json(const group::FiringInfo& info) {
+  const fault::Firing& firing = info.firing;
+  return {{"number", firing.number},
+          {"time", group::utc_text(info.time)},
+          {"rule", firing.rule},
+          {"fault", fault::fault_name(firing.fault)},
+          {"target", firing.target},
+          {"operation", firing.operation},
+          {"first_block", firing.extent.first},
+          {"blocks", firing.extent.block_count},
+          {"effect", firing.effect}};
+}
+
 json to_json(const group::EventInfo& info) {
   return {{"number", info.number},
           {"time", group::utc_text(info.time)},

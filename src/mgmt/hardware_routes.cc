@@ -1,4 +1,4 @@
-// Drives, RAID sets, faults and events: each handler is one operation of the service.
+// Drives, RAID sets and events: each handler is one operation of the service.
 #include "mgmt/hardware_routes.h"
 
 #include <fmt/core.h>
@@ -23,7 +23,7 @@ Reply fail_drive(Backend& backend, const Call& call) {
 }
 
 Reply replace_drive(Backend& backend, const Call& call) {
-  const auto by = read_replace_drive(call.body);
+  const auto by = read_word(call.body, "by");
   if (!by) return error_reply(400, by.error());
   return answer(backend.run(backend.service().replace_drive(call.parameters.at("name"), *by)));
 }
@@ -50,38 +50,10 @@ Reply start_set(Backend& backend, const Call& call) {
   return answer(backend.run(backend.service().start_set(call.parameters.at("name"), *accept_loss)));
 }
 
-Reply list_faults(Backend& backend, const Call&) {
-  return ok(to_json(backend.run(backend.service().list_faults())));
-}
-
-Reply add_fault(Backend& backend, const Call& call) {
-  auto rule = read_add_fault(call.body);
-  if (!rule) return error_reply(400, rule.error());
-  const auto added = backend.run(backend.service().add_fault(std::move(*rule)));
-  if (!added) return refused(added.error());
-  return made(to_json(added->rule), added->created,
-              fmt::format("/api/v1/faults/{}", added->rule.id));
-}
-
-// One rule, or without a name in the path all of them.
-Reply clear_faults(Backend& backend, const Call& call) {
-  const auto id = call.parameters.find("id");
-  return answer(backend.run(
-      backend.service().clear_fault(id == call.parameters.end() ? std::string() : id->second)));
-}
-
 Reply list_events(Backend& backend, const Call& call) {
-  const auto since = call.query.find("since");
-  std::uint64_t number = 0;
-  if (since != call.query.end()) {
-    const auto given = number_of<std::uint64_t>(since->second);
-    if (!given) {
-      return error_reply(
-          400, fmt::format("since is \"{}\"; write the number of an event", since->second));
-    }
-    number = *given;
-  }
-  return list("events", backend.run(backend.service().list_events(number)));
+  const auto since = since_of(call, "an event");
+  if (!since) return error_reply(400, since.error());
+  return list("events", backend.run(backend.service().list_events(*since)));
 }
 
 std::vector<Route> drive_routes() {
@@ -164,45 +136,8 @@ std::vector<Route> set_routes() {
            .handle = start_set}};
 }
 
-std::vector<Route> fault_routes() {
+std::vector<Route> event_routes() {
   return {{.method = "GET",
-           .path = "/api/v1/faults",
-           .operation = "listFaults",
-           .summary = "List fault rules",
-           .response_schema = "FaultList",
-           .handle = list_faults},
-          {.method = "POST",
-           .path = "/api/v1/faults",
-           .operation = "addFault",
-           .summary = "Add a fault rule",
-           .description = "Refused unless the configuration enables faults. Rules end with the "
-                          "daemon. One without an id= is another each time that it is added.",
-           .request_schema = "FaultCreate",
-           .success = 201,
-           .response_schema = "Fault",
-           .refusals = {409},
-           .handle = add_fault,
-           .repeatable = true,
-           .role = group::Role::kInject},
-          {.method = "DELETE",
-           .path = "/api/v1/faults",
-           .operation = "clearFaults",
-           .summary = "Clear all fault rules",
-           .description = "What they do ends; damage to data stays until it is overwritten.",
-           .success = 204,
-           .refusals = {409},
-           .handle = clear_faults,
-           .role = group::Role::kInject},
-          {.method = "DELETE",
-           .path = "/api/v1/faults/{id}",
-           .operation = "clearFault",
-           .summary = "Clear a fault rule",
-           .description = "What it does ends; damage to data stays until it is overwritten.",
-           .success = 204,
-           .refusals = {404, 409},
-           .handle = clear_faults,
-           .role = group::Role::kInject},
-          {.method = "GET",
            .path = "/api/v1/events",
            .operation = "listEvents",
            .summary = "List events, newest last",
@@ -216,7 +151,7 @@ std::vector<Route> fault_routes() {
 std::vector<Route> hardware_routes() {
   std::vector<Route> all = drive_routes();
   for (Route& route : set_routes()) all.push_back(std::move(route));
-  for (Route& route : fault_routes()) all.push_back(std::move(route));
+  for (Route& route : event_routes()) all.push_back(std::move(route));
   return all;
 }
 

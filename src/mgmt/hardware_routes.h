@@ -8,5 +8,6 @@
 namespace sandbay::mgmt {
 
 std::vector<Route> hardware_routes();
+std::vector<Route> fault_routes();  // fault_routes.cc
 
 }  // namespace sandbay::mgmt

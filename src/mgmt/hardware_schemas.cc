@@ -161,6 +161,42 @@ const std::string_view kHardwareSchemas = R"json({
 "FaultCreate": {"type": "object", "required": ["rule"], "additionalProperties": false,
   "properties": {
   "rule": {"type": "string", "description": "Such as: at=drive:d0 op=read do=lse lba=64+8"}}},
+"FaultSetCreate": {"type": "object", "required": ["rules"], "additionalProperties": false,
+  "properties": {
+  "rules": {"type": "array", "minItems": 1, "items": {"type": "string"}}}},
+"FaultSet": {"type": "object", "required": ["faults"], "properties": {
+  "faults": {"type": "array", "items": {"$ref": "#/components/schemas/Fault"}}}},
+"FaultRelease": {"type": "object", "required": ["released", "fault"], "properties": {
+  "released": {"type": "integer", "description": "Operations that go on."},
+  "fault": {"$ref": "#/components/schemas/Fault"}}},
+"Heal": {"type": "object", "required": ["drive"], "additionalProperties": false,
+  "properties": {"drive": {"type": "string"}}},
+"Firing": {"type": "object", "required": ["number", "time", "rule", "fault", "target", "operation",
+  "first_block", "blocks", "effect"], "properties": {
+  "number": {"type": "integer", "description": "From 1, since the daemon started."},
+  "time": {"type": "string", "format": "date-time"},
+  "rule": {"type": "string", "description": "Its id."},
+  "fault": {"type": "string"},
+  "target": {"type": "string", "description": "What was struck, such as: drive d3"},
+  "operation": {"type": "integer", "description": "The target's n-th; 0: no operation was struck."},
+  "first_block": {"type": "integer"},
+  "blocks": {"type": "integer"},
+  "effect": {"type": "string", "description": "What it did, where the fault alone does not say."}}},
+"FiringList": {"type": "object", "required": ["firings"], "properties": {
+  "firings": {"type": "array", "items": {"$ref": "#/components/schemas/Firing"}}}},
+"FaultPlaceList": {"type": "object", "required": ["places"], "properties": {
+  "places": {"type": "array", "items": {"type": "string"}}}},
+"FaultKind": {"type": "object", "required": ["fault", "manner", "places", "operations", "words"],
+  "properties": {
+  "fault": {"type": "string", "description": "As do= names it."},
+  "manner": {"type": "string", "enum": ["strike", "lasting", "instant"],
+    "description": "Changes single operations, the place from then on, or happens once."},
+  "places": {"type": "array", "items": {"type": "string"}},
+  "operations": {"type": "array", "items": {"type": "string"}},
+  "words": {"type": "array", "items": {"type": "string"},
+    "description": "Besides those that every fault knows."}}},
+"FaultKindList": {"type": "object", "required": ["kinds"], "properties": {
+  "kinds": {"type": "array", "items": {"$ref": "#/components/schemas/FaultKind"}}}},
 "Event": {"type": "object", "required": ["number", "time", "severity", "kind", "set", "drive",
   "text"], "properties": {
   "number": {"type": "integer", "description": "From 1, since the group was made."},

@@ -17,7 +17,7 @@ Reply show_member(Backend& backend, const Call& call) {
 }
 
 Reply add_member(Backend& backend, const Call& call) {
-  const auto pool = read_pool_choice(call.body);
+  const auto pool = read_word(call.body, "pool");
   if (!pool) return error_reply(400, pool.error());
   return answer(backend.run(backend.service().add_member(call.parameters.at("name"), *pool)));
 }

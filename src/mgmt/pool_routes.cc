@@ -29,14 +29,14 @@ Reply delete_pool(Backend& backend, const Call& call) {
 }
 
 Reply discard_map(Backend& backend, const Call& call) {
-  auto confirmed = read_confirmation(call.body, "pool");
+  auto confirmed = read_word(call.body, "confirm", "the pool once more");
   if (!confirmed) return error_reply(400, confirmed.error());
   return answer(backend.run(
       backend.service().discard_map(call.parameters.at("name"), std::move(*confirmed))));
 }
 
 Reply accept_older_map(Backend& backend, const Call& call) {
-  auto confirmed = read_confirmation(call.body, "pool");
+  auto confirmed = read_word(call.body, "confirm", "the pool once more");
   if (!confirmed) return error_reply(400, confirmed.error());
   return answer(backend.run(
       backend.service().accept_older_map(call.parameters.at("name"), std::move(*confirmed))));

@@ -2,7 +2,10 @@
 // paths.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <charconv>
+#include <expected>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -79,6 +82,15 @@ std::optional<Number> number_of(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
   return number;
+}
+
+// since=NUMBER of a list, 0 without it; the error names `what` has numbers.
+inline std::expected<std::uint64_t, std::string> since_of(const Call& call, std::string_view what) {
+  const auto since = call.query.find("since");
+  if (since == call.query.end()) return 0;
+  if (const auto number = number_of<std::uint64_t>(since->second)) return *number;
+  return std::unexpected(
+      fmt::format("since is \"{}\"; write the number of {}", since->second, what));
 }
 
 }  // namespace sandbay::mgmt

@@ -304,15 +304,6 @@ Read<group::CreatePoolRequest> read_create_pool(std::string_view body) {
   });
 }
 
-Read<std::string> read_pool_choice(std::string_view body) {
-  return read<std::string>(body, [](const Value& value, Mistakes& mistakes) {
-    TableReader reader(value, "", mistakes);
-    std::string pool = reader.string("pool").value_or("");
-    reader.finish();
-    return pool;
-  });
-}
-
 Read<group::CreateSnapshotsRequest> read_create_snapshots(std::string_view body) {
   return read<group::CreateSnapshotsRequest>(body, [](const Value& value, Mistakes& mistakes) {
     TableReader reader(value, "", mistakes);
@@ -352,6 +343,30 @@ Read<CloneRequest> read_clone(std::string_view body) {
   });
 }
 
+Read<std::string> read_word(std::string_view body, std::string_view key,
+                            std::string_view demanded) {
+  return read<std::string>(body, [&](const Value& value, Mistakes& mistakes) {
+    TableReader reader(value, "", mistakes);
+    if (!demanded.empty()) reader.require(key, std::string(demanded));
+    std::string word = reader.string(key).value_or("");
+    reader.finish();
+    return word;
+  });
+}
+
+Read<std::vector<std::string>> read_rules(std::string_view body) {
+  return read<std::vector<std::string>>(body, [](const Value& value, Mistakes& mistakes) {
+    TableReader reader(value, "", mistakes);
+    reader.require("rules", "an array of rules such as \"at=drive:d0 do=fail\"");
+    std::vector<std::string> rules = reader.strings("rules").value_or(std::vector<std::string>{});
+    if (reader.has("rules") && mistakes.empty() && rules.empty()) {
+      reader.mistake("rules", "is empty; write at least one rule");
+    }
+    reader.finish();
+    return rules;
+  });
+}
+
 Read<bool> read_flag(std::string_view body, std::string_view key) {
   return read<bool>(body, [key](const Value& value, Mistakes& mistakes) {
     TableReader reader(value, "", mistakes);
@@ -368,34 +383,6 @@ Read<iscsi::AccessRecord> read_access(std::string_view body) {
   });
 }
 
-Read<std::string> read_replace_drive(std::string_view body) {
-  return read<std::string>(body, [](const Value& value, Mistakes& mistakes) {
-    TableReader reader(value, "", mistakes);
-    std::string by = reader.string("by").value_or("");
-    reader.finish();
-    return by;
-  });
-}
-
-Read<std::string> read_flush_cache(std::string_view body) {
-  return read<std::string>(body, [](const Value& value, Mistakes& mistakes) {
-    TableReader reader(value, "", mistakes);
-    std::string set = reader.string("set").value_or("");
-    reader.finish();
-    return set;
-  });
-}
-
-Read<std::string> read_confirmation(std::string_view body, std::string_view what) {
-  return read<std::string>(body, [&](const Value& value, Mistakes& mistakes) {
-    TableReader reader(value, "", mistakes);
-    reader.require("confirm", fmt::format("the {} once more", what));
-    std::string confirm = reader.string("confirm").value_or("");
-    reader.finish();
-    return confirm;
-  });
-}
-
 Read<group::ImportPart> read_import_part(std::string_view body) {
   return read<group::ImportPart>(body, [](const Value& value, Mistakes& mistakes) {
     TableReader reader(value, "", mistakes);
@@ -409,26 +396,6 @@ Read<group::ImportPart> read_import_part(std::string_view body) {
     if (part.last) reader.require("sha256", "that of the whole text, in hexadecimal");
     reader.finish();
     return part;
-  });
-}
-
-Read<std::string> read_advertise(std::string_view body) {
-  return read<std::string>(body, [](const Value& value, Mistakes& mistakes) {
-    TableReader reader(value, "", mistakes);
-    reader.require("advertised", "an address such as \"192.0.2.1:3260\", \"auto\" or \"none\"");
-    std::string advertised = reader.string("advertised").value_or("");
-    reader.finish();
-    return advertised;
-  });
-}
-
-Read<std::string> read_add_fault(std::string_view body) {
-  return read<std::string>(body, [](const Value& value, Mistakes& mistakes) {
-    TableReader reader(value, "", mistakes);
-    reader.require("rule", "a rule such as \"at=drive:d0 do=fail\"");
-    std::string rule = reader.string("rule").value_or("");
-    reader.finish();
-    return rule;
   });
 }
 

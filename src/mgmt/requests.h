@@ -7,6 +7,7 @@
 #include <expected>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "group/service.h"
 
@@ -18,7 +19,6 @@ using Read = std::expected<T, std::string>;
 Read<group::CreateVolumeRequest> read_create_volume(std::string_view body);
 Read<group::ChangeVolumeRequest> read_change_volume(std::string_view body);
 Read<group::CreatePoolRequest> read_create_pool(std::string_view body);
-Read<std::string> read_pool_choice(std::string_view body);
 // Without the volume that the path names.
 Read<group::CreateSnapshotsRequest> read_create_snapshots(std::string_view body);
 Read<group::ScheduleInfo> read_create_schedule(std::string_view body);
@@ -29,14 +29,11 @@ struct CloneRequest {
 Read<CloneRequest> read_clone(std::string_view body);
 // A body with at most that one key.
 Read<bool> read_flag(std::string_view body, std::string_view key);
+// The same with a text, empty without it; unless `demanded` says what must be there.
+Read<std::string> read_word(std::string_view body, std::string_view key,
+                            std::string_view demanded = {});
+Read<std::vector<std::string>> read_rules(std::string_view body);
 Read<iscsi::AccessRecord> read_access(std::string_view body);
-// The drive that takes over; empty: the best spare.
-Read<std::string> read_replace_drive(std::string_view body);
-Read<std::string> read_flush_cache(std::string_view body);  // The set; empty: all.
-// `what` is to be named once more.
-Read<std::string> read_confirmation(std::string_view body, std::string_view what);
-Read<std::string> read_advertise(std::string_view body);
-Read<std::string> read_add_fault(std::string_view body);
 Read<group::ImportPart> read_import_part(std::string_view body);
 
 }  // namespace sandbay::mgmt

@@ -39,7 +39,8 @@ Reply list_portals(Backend& backend, const Call&) {
 }
 
 Reply change_portal(Backend& backend, const Call& call) {
-  auto advertised = read_advertise(call.body);
+  auto advertised = read_word(call.body, "advertised",
+                              "an address such as \"192.0.2.1:3260\", \"auto\" or \"none\"");
   if (!advertised) return error_reply(400, advertised.error());
   return answer(backend.run(
       backend.service().advertise(call.parameters.at("listen"), std::move(*advertised))));
@@ -330,6 +331,7 @@ const std::vector<Route> kOwnRoutes = {
 std::vector<Route> all_routes() {
   std::vector<Route> all = kOwnRoutes;
   std::ranges::copy(hardware_routes(), std::back_inserter(all));
+  std::ranges::copy(fault_routes(), std::back_inserter(all));
   std::ranges::copy(cache_routes(), std::back_inserter(all));
   std::ranges::copy(member_routes(), std::back_inserter(all));
   std::ranges::copy(pool_routes(), std::back_inserter(all));

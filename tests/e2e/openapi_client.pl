@@ -65,6 +65,9 @@ make('cloneSnapshot', {name => 'v', snapshot => 's'}, {name => 'x'}, 'uuid');
 make('createPool', {}, {name => 'q', members => ['two'], page => '1MiB'}, 'uuid');
 make('addFault', {}, {rule => 'id=f at=drive:d0 p=0 do=fail'}, 'rule');
 call('addFault', 409, {}, json => {rule => 'id=f at=drive:d0 p=0 do=hang'});
+call('addFaults', 200, {}, json => {rules => ['id=g at=drive:d0 do=smart enabled=no']});
+call($_, 200, {id => 'g'}, json => {}) for qw(enableFault disableFault releaseFault);
+call('healDrive', 200, {}, json => {drive => 'd0'});
 call('changeVolume', 200, {name => 'v'}, json => {size => '16MiB'});
 call('onlineSnapshot', 200, {name => 'v', snapshot => 's'}, json => {});
 call('checkGroup', 200, {}, json => {});
@@ -79,7 +82,8 @@ my %names = (
 for my $route ($client->validator->routes->each) {
   next if $route->{method} ne 'get';
   my ($kind) = $route->{path} =~ m{/api/v1/([a-z-]+)/\{name\}};
-  call($route->{operation_id}, 200, {name => $kind ? $names{$kind} : '', snapshot => 's'});
+  my $name = $kind ? $names{$kind} : '';
+  call($route->{operation_id}, 200, {name => $name, snapshot => 's', id => 'f'});
 }
 
 call('offlineSnapshot', 200, {name => 'v', snapshot => 's'}, json => {});

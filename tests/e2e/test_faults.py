@@ -458,3 +458,50 @@ def test_every_word_of_the_file_is_one_of_the_command_line(t):
     else:
         raise Failed('REST takes what the command line refuses')
     t.check(stale(daemon, 'r') == 0, 'nothing happened')
+
+
+def test_rules_in_files_and_by_their_ids(t):
+    daemon = bay(t)
+    at_rest(t, daemon)
+    t.run('qemu-io', '-f', 'raw', '-c', 'write -P 7 0 1M', '-c', 'flush', daemon.url('v'))
+    file = t.path('rules')
+
+    def write(*lines):
+        with open(file, 'w', encoding='utf-8') as stream:
+            stream.write('\n'.join(lines) + '\n')
+
+    write('# What breaks today.', '', 'at=drive:d1 do=smart  # Soon.', 'at=drive:d7 do=fail')
+    error = daemon.sandbay('fault', 'add', '--file', file, ok=False).stdout
+    t.check(f'{file}:4: at=drive:d7: there is no such drive; drives are: d0' in error, error)
+    t.check(not daemon.sandbay_json('fault', 'list')['faults'], 'nothing is added by halves')
+    write('id=wait at=drive:d0 op=read origin=host count=1 do=hold',
+          'id=bad at=drive:d1 lba=2048+8 do=lse', 'id=off at=drive:d2 enabled=no do=fail')
+    daemon.sandbay('fault', 'add', '--file', file)
+    kept = t.path('kept')
+    daemon.sandbay('fault', 'list', '--file', kept)
+    with open(kept, encoding='utf-8') as stream:
+        lines = stream.read().splitlines()
+    t.check(len(lines) == 3 and lines[2] == 'rule id=off enabled=no at=drive:d2 do=fail', lines)
+    daemon.sandbay('fault', 'add', '--file', kept)  # They are there already.
+    t.check(len(daemon.sandbay_json('fault', 'list')['faults']) == 3, 'no rule is added twice')
+
+    t.check(the_drive(daemon, 'd1')['unreadable_blocks'] == 8, 'd1 has defects')
+    daemon.sandbay('fault', 'heal', 'd1')
+    t.check(the_drive(daemon, 'd1')['unreadable_blocks'] == 0, 'd1 is healed')
+    reader = t.start('qemu-io', '-f', 'raw', '-c', 'read 0 1M', daemon.url('v'))
+    t.until(lambda: daemon.sandbay_json('fault', 'show', 'wait')['held'] == 1, 'a read is held')
+    done = daemon.sandbay('fault', 'release', 'wait').stdout
+    t.check('released 1 operations' in done, done)
+    t.check(daemon.sandbay_json('fault', 'show', 'wait')['held'] == 0, 'nothing is held')
+    t.check(reader.wait(20) == 0, 'the host has its data')
+    daemon.sandbay('fault', 'enable', 'off')
+    t.until(lambda: the_set(daemon, 'r')['health'] == 'degraded', 'd2 has failed')
+    daemon.sandbay('fault', 'disable', 'off')
+    t.check(not daemon.sandbay_json('fault', 'show', 'off')['active'], 'it is over')
+    journal = daemon.sandbay_json('fault', 'journal')['firings']
+    t.check([f['rule'] for f in journal] == ['bad', 'wait', 'off'], journal)
+    t.check(not daemon.sandbay_json('fault', 'journal', '--since', str(journal[-1]['number']))
+            ['firings'], 'nothing since')
+    places = daemon.sandbay('fault', 'places').stdout.split()
+    t.check('drive:d3' in places and 'enclosure:shelf' in places, places)
+    t.check('misdirect.write' in daemon.sandbay('fault', 'kinds').stdout, 'kinds')

@@ -731,8 +731,8 @@ Task<void> GroupLoad::lose_member() {
   const std::size_t before = co_await times_offline(set);
   lost_.insert(member);
   const auto away = std::chrono::milliseconds(random_.between(5, 3000));
-  const auto added = co_await lab_.group().add_fault(
-      fmt::format("at=enclosure:{} do=shelf.loss for={}ms", member, away.count()));
+  const auto added = co_await lab_.group().add_faults(
+      {fmt::format("at=enclosure:{} do=shelf.loss for={}ms", member, away.count())});
   if (!added.has_value()) co_return fail(added.error().message);
   co_await lab_.home().sleep_for(away);
   co_await wait_for_member(member);

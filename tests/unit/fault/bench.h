@@ -62,9 +62,9 @@ class Bench {
     return *id;
   }
   Counters counters(const std::string& id) {
-    const auto found = engine.counters(id);
+    const auto found = engine.view(id);
     REQUIRE(found.has_value());
-    return *found;
+    return found->counters;
   }
 
   Executor& home;

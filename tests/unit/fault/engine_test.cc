@@ -70,7 +70,7 @@ Task<void> counting(Executor& home) {
   }
   CHECK(bench.counters("p").fired > 180);
   CHECK(bench.counters("p").fired < 320);
-  const auto unknown = bench.engine.counters("nobody");
+  const auto unknown = bench.engine.view("nobody");
   CHECK_FALSE(unknown.has_value());
 }
 
@@ -216,6 +216,12 @@ Task<void> refusals(Executor& home) {
   const auto added = bench.engine.add_all(rules);
   REQUIRE_FALSE(added.has_value());
   CHECK(added.error().starts_with("rule 2: do=nonsense: "));
+  const auto twice =
+      bench.engine.add_all(std::vector{Rule{.id = "x"}, Rule{.id = "y"}, Rule{.id = "x"}});
+  REQUIRE_FALSE(twice.has_value());
+  CHECK(twice.error().index == 2);
+  CHECK(twice.error().text.starts_with("id=x: there is such a rule"));
+  CHECK_FALSE(bench.engine.view("y").has_value());
   CHECK(bench.engine.list().size() == 1);
   CHECK(bench.layer().health() == Health::kGood);
 

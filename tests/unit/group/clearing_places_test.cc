@@ -64,8 +64,8 @@ Task<std::uint64_t> free_bytes(Group* group) {
 // A drive takes its time for a chunk of a volume that is deleted meanwhile.
 Task<void> delete_while_held(Group* group) {
   const std::uint64_t before = co_await free_bytes(group);
-  const auto fault = co_await group->add_fault(
-      "at=drive:d0 op=unmap,write_zeroes origin=clearing do=slow latency=2500ms..2500ms count=1");
+  const auto fault = co_await group->add_faults(
+      {"at=drive:d0 op=unmap,write_zeroes origin=clearing do=slow latency=2500ms..2500ms count=1"});
   REQUIRE(fault.has_value());
   auto made = co_await group->create_volume(volume_of("a", 40 * kMiB));
   REQUIRE(made.has_value());
@@ -87,8 +87,8 @@ Task<void> delete_while_held(Group* group) {
 
 // The end comes while it is held.
 Task<void> end_while_held(Group* group) {
-  const auto fault = co_await group->add_fault(
-      "at=drive:d0 op=unmap,write_zeroes origin=clearing do=slow latency=1500ms..1500ms count=1");
+  const auto fault = co_await group->add_faults(
+      {"at=drive:d0 op=unmap,write_zeroes origin=clearing do=slow latency=1500ms..1500ms count=1"});
   REQUIRE(fault.has_value());
   const auto made = co_await group->create_volume(volume_of("c", 20 * kMiB));
   REQUIRE(made.has_value());

@@ -583,8 +583,8 @@ TEST_CASE("An import with which no start succeeds is refused", "[X4][export]") {
 }
 
 Task<void> export_twice(Group* group) {
-  const auto fault = co_await group->add_fault(
-      "at=drive:d0 op=unmap,write_zeroes origin=clearing do=slow latency=500ms..500ms");
+  const auto fault = co_await group->add_faults(
+      {"at=drive:d0 op=unmap,write_zeroes origin=clearing do=slow latency=500ms..500ms"});
   REQUIRE(fault.has_value());
   CreateVolumeRequest request = in_memory("v");
   request.specification.backing = Backing::kRaid;

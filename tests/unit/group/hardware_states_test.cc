@@ -28,10 +28,10 @@ std::string two_mirrors() {
 // Whether a rule that waits for nothing else than the state fires.
 Task<bool> holds(Group* group, std::string state) {
   const FaultsInfo before = co_await group->list_faults();
-  const auto added = co_await group->add_fault("at=drive:a1 do=smart wear=10 state=" + state);
+  const auto added = co_await group->add_faults({"at=drive:a1 do=smart wear=10 state=" + state});
   REQUIRE(added.has_value());
   const FaultsInfo after = co_await group->list_faults();
-  const auto cleared = co_await group->clear_fault(added->rule.id);
+  const auto cleared = co_await group->clear_fault(added->front().rule.id);
   CHECK(cleared.has_value());
   co_return after.firings > before.firings;
 }

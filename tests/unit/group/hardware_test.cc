@@ -178,24 +178,24 @@ TEST_CASE("A set whose drives have gone is never made anew", "[group][hardware]"
 }
 
 Task<void> no_faults(Group& group) {
-  const auto added = co_await group.add_fault("at=drive:d0 do=fail");
+  const auto added = co_await group.add_faults({"at=drive:d0 do=fail"});
   REQUIRE(!added.has_value());
   CHECK(added.error().message.find("faults are not enabled") != std::string::npos);
 }
 
 Task<void> faults(Group& group) {
-  const auto wrong = co_await group.add_fault("at=drive:d9 do=fail");
+  const auto wrong = co_await group.add_faults({"at=drive:d9 do=fail"});
   CHECK(!wrong.has_value());
-  const auto added = co_await group.add_fault("at=drive:d0 do=smart wear=90");
+  const auto added = co_await group.add_faults({"at=drive:d0 do=smart wear=90"});
   REQUIRE(added.has_value());
   const auto drive = co_await group.show_drive("d0");
   CHECK(drive->wear_percent == 90);
   auto info = co_await group.list_faults();
   CHECK(info.rules.size() == 1);
   CHECK(info.firings == 1);
-  const auto cleared = co_await group.clear_fault(added->rule.id);
+  const auto cleared = co_await group.clear_fault(added->front().rule.id);
   CHECK(cleared.has_value());
-  const auto again = co_await group.clear_fault(added->rule.id);
+  const auto again = co_await group.clear_fault(added->front().rule.id);
   CHECK(!again.has_value());
   info = co_await group.list_faults();
   CHECK(info.rules.empty());

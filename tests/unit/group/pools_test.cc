@@ -476,7 +476,7 @@ TEST_CASE("A rule is cleared while a change hangs for it", "[group][pool][snapsh
     request.specification.on = "a";
     const auto made = co_await group.create_volume(request);
     REQUIRE(made.has_value());
-    const auto rule = co_await group.add_fault("at=drive:d0 op=flush do=hold");
+    const auto rule = co_await group.add_faults({"at=drive:d0 op=flush do=hold"});
     REQUIRE(rule.has_value());
     bool ended = false;
     spawn(take_slowly(&group, &ended));

@@ -106,6 +106,79 @@ constexpr const char* kHardware =
     "[[raid]]\nname = \"r\"\nlevel = \"raid1\"\ndrives = [\"d0\", \"d1\"]\n"
     "[faults]\nenabled = true\n";
 
+TEST_CASE("Fault rules come in sets, and are shown, enabled and released by their ids", "[rest]") {
+  with_rest(kHardware, [](Rest& rest) {
+    const auto add = [&](const json& rules) {
+      return rest.ask("POST", "/api/v1/fault-sets", json{{"rules", rules}}.dump());
+    };
+    const Answer wrong = add({"id=a at=drive:s do=smart", "id=b at=drive:d9 do=fail"});
+    CHECK(wrong.status == 400);
+    CHECK_THAT(wrong.text, Catch::Contains("rule 2: at=drive:d9: there is no such drive"));
+    CHECK(rest.get("/api/v1/faults").body.at("faults").empty());
+    CHECK(add(json::array()).status == 400);
+
+    const json rules = {"id=a at=drive:d1 op=read do=hold", "id=b at=drive:s enabled=no do=smart"};
+    for (int round = 0; round < 2; ++round) {
+      const Answer added = add(rules);
+      CHECK(added.status == 200);
+      CHECK(added.body.at("faults").at(1).at("id") == "b");
+    }
+    CHECK(rest.get("/api/v1/faults").body.at("faults").size() == 2);
+    const Answer other = add({"id=c at=drive:d0 do=smart", "id=a at=drive:d1 op=write do=hold"});
+    CHECK(other.status == 409);
+    CHECK_THAT(other.text, Catch::Contains("rule 2: fault rule"));
+    // The number is the one in the set, also behind a rule that exists.
+    CHECK_THAT(add({rules[0], "at=drive:x do=fail"}).text, Catch::Contains("rule 2: at=drive:x"));
+
+    CHECK(rest.get("/api/v1/faults/b").body.at("active") == false);
+    CHECK(rest.ask("POST", "/api/v1/faults/b/enable", "{}").body.at("active") == true);
+    CHECK(rest.get("/api/v1/drives/s").body.at("health") == "predicted failure");
+    const json off = rest.ask("POST", "/api/v1/faults/b/disable", "{}").body;
+    CHECK(off.at("rule") == "rule id=b enabled=no at=drive:s do=smart");
+    CHECK(off.at("active") == false);
+    CHECK(rest.ask("POST", "/api/v1/faults/a/release", "{}").body.at("released") == 0);
+    for (const char* path : {"enable", "disable", "release"}) {
+      CHECK(rest.ask("POST", std::string("/api/v1/faults/x/") + path, "{}").status == 404);
+    }
+    CHECK(rest.get("/api/v1/faults/x").status == 404);
+    CHECK(rest.ask("POST", "/api/v1/faults/heal", R"({"drive": "d0"})").body.at("name") == "d0");
+    CHECK(rest.ask("POST", "/api/v1/faults/heal", R"({"drive": "x"})").status == 404);
+    CHECK(rest.ask("POST", "/api/v1/faults/heal", "{}").status == 400);
+
+    const json firings = rest.get("/api/v1/fault-journal").body.at("firings");
+    REQUIRE(firings.size() == 1);
+    CHECK(firings[0].at("rule") == "b");
+    CHECK(firings[0].at("fault") == "smart");
+    CHECK(firings[0].at("target") == "drive s");
+    CHECK(rest.get("/api/v1/fault-journal?since=1").body.at("firings").empty());
+    CHECK(rest.get("/api/v1/fault-journal?since=x").status == 400);
+  });
+}
+
+TEST_CASE("Places and kinds of faults are listed", "[rest]") {
+  with_rest(kHardware, [](Rest& rest) {
+    CHECK(rest.get("/api/v1/fault-places").body.at("places") ==
+          json({"drive:d0", "drive:d1", "drive:s", "member:array1", "meta"}));
+    const json kinds = rest.get("/api/v1/fault-kinds").body.at("kinds");
+    const auto torn =
+        std::ranges::find_if(kinds, [](const json& k) { return k.at("fault") == "torn"; });
+    REQUIRE(torn != kinds.end());
+    CHECK(*torn == json({{"fault", "torn"},
+                         {"manner", "strike"},
+                         {"places", {"drive", "enclosure"}},
+                         {"operations", {"write"}},
+                         {"words", {"overlay", "keep"}}}));
+  });
+  with_rest("", [](Rest& rest) {
+    CHECK(rest.get("/api/v1/fault-kinds").status == 200);
+    for (const char* path : {"fault-places", "fault-journal", "faults/a"}) {
+      const Answer refused = rest.get(std::string("/api/v1/") + path);
+      CHECK(refused.status == 409);
+      CHECK_THAT(refused.text, Catch::Contains("faults are not enabled"));
+    }
+  });
+}
+
 TEST_CASE("Drives, sets, faults and events over REST", "[rest]") {
   with_rest(kHardware, [](Rest& rest) {
     CHECK(rest.get("/api/v1/drives").body.at("drives").size() == 3);
@@ -360,7 +433,9 @@ TEST_CASE("Secrets never come out", "[rest]") {
         path.replace(brace, path.find('}') - brace + 1, target ? "iqn.2026-11.org.sandbay:v" : "v");
       }
       const Answer answer = rest.get(path);
-      CHECK(answer.status == (absent ? 404 : 200));
+      const bool of_rules = path == "/api/v1/fault-journal" || path == "/api/v1/fault-places" ||
+                            path == "/api/v1/faults/v";  // Faults are not enabled.
+      CHECK(answer.status == (of_rules ? 409 : absent ? 404 : 200));
       all += answer.text;
     }
     CHECK(all.find("very-secret") == std::string::npos);

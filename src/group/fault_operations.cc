@@ -1,0 +1,169 @@
+// Fault rules as management sees them. They wait for no other change: one that hangs may do so for
+// a rule, until that is cleared.
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "group/running_group.h"
+#include "runtime/known.h"
+
+namespace sandbay::group {
+
+namespace {
+
+Refusal no_such_fault(const std::string& id) {
+  return {.code = Refusal::Code::kNotFound,
+          .message = fmt::format("there is no fault rule \"{}\"; see the list of faults", id)};
+}
+
+// Names the rule by its number if there are several.
+std::unexpected<Refusal> refuse_rule(Refusal::Code code, std::size_t index, std::size_t count,
+                                     const std::string& wrong) {
+  return refuse(code, count == 1 ? wrong : fmt::format("rule {}: {}", index + 1, wrong));
+}
+
+}  // namespace
+
+Answer<fault::FaultEngine*> RunningGroup::engine() const {
+  fault::FaultEngine* const engine = members_->first().faults();
+  if (engine != nullptr) return engine;
+  return refuse(Refusal::Code::kConflict,
+                fmt::format("faults are not enabled; write enabled = true in a section [faults] of "
+                            "{} and restart the daemon",
+                            configuration_.file));
+}
+
+Task<FaultsInfo> RunningGroup::faults_now() { co_return members_->first().show_faults(); }
+
+Task<FaultsInfo> RunningGroup::list_faults() { return looking(faults_now(), {}); }
+
+Task<Answer<std::vector<AddedFault>>> RunningGroup::add_faults_now(std::vector<std::string> texts) {
+  const auto engine = this->engine();
+  if (!engine) co_return std::unexpected(engine.error());
+  std::vector<AddedFault> all(texts.size());
+  std::vector<fault::Rule> wanted;
+  std::vector<std::size_t> indices;  // Of these in the set.
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    auto rule = fault::parse_rule(texts[i]);
+    if (!rule) co_return refuse_rule(Refusal::Code::kInvalid, i, texts.size(), rule.error());
+    if (const auto error = event_error(*rule)) {
+      co_return refuse_rule(Refusal::Code::kInvalid, i, texts.size(), *error);
+    }
+    auto there = rule->id.empty() ? std::nullopt : (*engine)->view(rule->id);
+    if (!there) {
+      wanted.push_back(std::move(*rule));
+      indices.push_back(i);
+      continue;
+    }
+    const std::string text = fault::print_rule(*rule);
+    if (there->text != text) {
+      co_return refuse_rule(Refusal::Code::kConflict, i, texts.size(),
+                            fmt::format("fault rule \"{}\" exists as \"{}\", not as \"{}\"; clear "
+                                        "it first, or choose another id",
+                                        there->id, there->text, text));
+    }
+    all[i] = {.rule = std::move(*there), .created = false};
+  }
+  const auto ids = (*engine)->add_all(std::move(wanted));
+  if (!ids) {
+    co_return refuse_rule(Refusal::Code::kInvalid, indices[ids.error().index], texts.size(),
+                          ids.error().text);
+  }
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    all[indices[i]].rule = known((*engine)->view((*ids)[i]));
+  }
+  co_return all;
+}
+
+Task<Answer<std::vector<AddedFault>>> RunningGroup::add_faults(std::vector<std::string> rules) {
+  return looking(add_faults_now(std::move(rules)));
+}
+
+Task<Answer<fault::RuleView>> RunningGroup::fault_now(std::string id) {
+  const auto engine = this->engine();
+  if (!engine) co_return std::unexpected(engine.error());
+  auto view = (*engine)->view(id);
+  if (!view) co_return std::unexpected(no_such_fault(id));
+  co_return std::move(*view);
+}
+
+Task<Answer<fault::RuleView>> RunningGroup::show_fault(std::string id) {
+  return looking(fault_now(std::move(id)));
+}
+
+Task<Answer<fault::RuleView>> RunningGroup::enable_fault_now(std::string id, bool enabled) {
+  if (const auto engine = this->engine(); engine) (void)(*engine)->enable(id, enabled);
+  co_return co_await fault_now(std::move(id));
+}
+
+Task<Answer<fault::RuleView>> RunningGroup::enable_fault(std::string id, bool enabled) {
+  return looking(enable_fault_now(std::move(id), enabled));
+}
+
+Task<Answer<ReleasedFault>> RunningGroup::release_fault_now(std::string id) {
+  const auto engine = this->engine();
+  if (!engine) co_return std::unexpected(engine.error());
+  const std::ptrdiff_t released = (*engine)->release(id);
+  if (released < 0) co_return std::unexpected(no_such_fault(id));
+  co_return ReleasedFault{.rule = known((*engine)->view(id)),
+                          .operations = static_cast<std::uint64_t>(released)};
+}
+
+Task<Answer<ReleasedFault>> RunningGroup::release_fault(std::string id) {
+  return looking(release_fault_now(std::move(id)));
+}
+
+Task<Answer<DriveInfo>> RunningGroup::heal_drive_now(std::string drive) {
+  const auto engine = this->engine();
+  if (!engine) co_return std::unexpected(engine.error());
+  if (!(*engine)->heal(drive)) co_return std::unexpected(no_such_drive(drive));
+  co_return co_await drive_now(std::move(drive));
+}
+
+Task<Answer<DriveInfo>> RunningGroup::heal_drive(std::string drive) {
+  return looking(heal_drive_now(std::move(drive)));
+}
+
+Task<Answer<void>> RunningGroup::clear_fault_now(std::string id) {
+  const auto engine = this->engine();
+  if (!engine) co_return std::unexpected(engine.error());
+  if (id.empty()) {
+    (*engine)->clear_all();
+  } else if (!(*engine)->clear(id)) {
+    co_return std::unexpected(no_such_fault(id));
+  }
+  co_return Answer<void>{};
+}
+
+Task<Answer<void>> RunningGroup::clear_fault(std::string id) {
+  return looking(clear_fault_now(std::move(id)));
+}
+
+Task<Answer<std::vector<FiringInfo>>> RunningGroup::firings_now(std::uint64_t since) {
+  const auto engine = this->engine();
+  if (!engine) co_return std::unexpected(engine.error());
+  const Executor& home = Executor::current();
+  std::vector<FiringInfo> list;
+  for (const fault::Firing& firing : (*engine)->journal().entries()) {
+    if (firing.number <= since) continue;
+    const auto age = std::chrono::duration_cast<WallTime::duration>(home.now() - firing.time);
+    list.push_back({.firing = firing, .time = home.wall_time() - age});
+  }
+  co_return list;
+}
+
+Task<Answer<std::vector<FiringInfo>>> RunningGroup::list_firings(std::uint64_t since) {
+  return looking(firings_now(since));
+}
+
+Task<Answer<std::vector<std::string>>> RunningGroup::fault_places_now() {
+  const auto engine = this->engine();
+  if (!engine) co_return std::unexpected(engine.error());
+  co_return (*engine)->places();
+}
+
+Task<Answer<std::vector<std::string>>> RunningGroup::list_fault_places() {
+  return looking(fault_places_now());
+}
+
+}  // namespace sandbay::group
