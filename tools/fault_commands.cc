@@ -49,16 +49,21 @@ void add_file(const Settings& settings, const std::string& file) {
 }
 
 // As `add --file` reads it.
-void write_file(const std::string& file, const json& faults) {
+void write_file(const std::string& file, const std::string& head, const json& rules) {
   std::ofstream stream(file);
-  for (const json& fault : faults) stream << fault.at("rule").get<std::string>() << '\n';
+  stream << head;
+  for (const json& rule : rules) stream << rule.get<std::string>() << '\n';
   stream.close();
   if (!stream) throw Failure(fmt::format("{}: cannot be written", file));
 }
 
 void list_faults(const Settings& settings, const std::string& file) {
   const json answer = expect(Client(settings.management).get(kFaults));
-  if (!file.empty()) write_file(file, answer.at("faults"));
+  if (!file.empty()) {
+    json rules = json::array();
+    for (const json& fault : answer.at("faults")) rules.push_back(fault.at("rule"));
+    write_file(file, "", rules);
+  }
   if (settings.json) return print_json(answer);
   if (!answer.at("enabled").get<bool>()) {
     say("Faults are not enabled; see [faults] in sandbayd.toml(5) and sandbay-faults(7).\n");
@@ -136,6 +141,20 @@ void list_firings(const Settings& settings, std::uint64_t since) {
   }
   if (table.empty()) return say("No rule has had an effect{}.\n", since == 0 ? "" : " since");
   fmt::print("{}", table.text());
+}
+
+// All that has fired, as rules that do the same to the same operations.
+void write_replay(const Settings& settings, const std::string& file) {
+  const json replay = expect(Client(settings.management).get("/api/v1/fault-replay"));
+  const bool complete = replay.at("complete").get<bool>();
+  write_file(file,
+             fmt::format("# For a daemon with seed = {} in [faults].\n{}", replay.at("seed").dump(),
+                         complete ? ""
+                                  : "# Not all that fired: it was too much, or a rule was "
+                                    "switched on or off.\n"),
+             replay.at("rules"));
+  if (settings.json) return print_json(replay);
+  say("{}: {} rules{}\n", file, replay.at("rules").size(), complete ? "" : ", not all that fired");
 }
 
 std::string joined(const json& texts) {
@@ -238,7 +257,11 @@ void add_fault_commands(CLI::App& app, Settings& settings) {
   verb->add_option("--since", a->since, "Only those with a greater number")
       ->type_name("NUMBER")
       ->check(wrong_number);
-  verb->callback([&settings, a] { list_firings(settings, a->since); });
+  verb->add_option("--file", a->file, "Write what fired to a file of rules that do it again");
+  verb->callback([&settings, a] {
+    if (!a->file.empty()) return write_replay(settings, a->file);
+    list_firings(settings, a->since);
+  });
   noun->add_subcommand("kinds", "List what faults there are, and their words")
       ->callback([&settings] { list_kinds(settings); });
   noun->add_subcommand("places", "List what a rule may name after at=")->callback([&settings] {

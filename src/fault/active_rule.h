@@ -16,7 +16,7 @@ namespace sandbay::fault {
 
 struct ActiveRule {
   ActiveRule(FaultEngine& owner, Rule taken, Random stream)
-      : engine(owner), rule(std::move(taken)), random(stream) {
+      : engine(owner), rule(std::move(taken)), random(stream.fork()), decisions(stream.fork()) {
     refresh();
   }
 
@@ -28,7 +28,8 @@ struct ActiveRule {
 
   FaultEngine& engine;
   Rule rule;
-  Random random;
+  Random random;     // What its faults draw,
+  Random decisions;  // and p=: which matches fire does not shift what they do.
   Counters counters;
 
   // Of the rule, for every operation.
@@ -36,14 +37,17 @@ struct ActiveRule {
   bool operational = false;
   std::uint64_t limit = 0;
 
-  std::uint64_t seen = 0;         // Matches towards after= and every=.
-  std::uint64_t fired_times = 0;  // Towards count=.
-  bool recorded = false;          // In the journal, since it was reset.
-  bool armed = false;             // Its event has come; without one from the start.
-  bool ended = false;             // Cleared.
-  bool state_held = false;        // Its state tests held when last looked at.
-  bool opening = false;           // The timer waits for from=, otherwise for the end.
-  TimePoint active_until{};       // The end of for= or until=; kNever: no end is set.
+  std::uint64_t seen = 0;            // Matches towards after= and every=.
+  std::uint64_t fired_times = 0;     // Towards count=.
+  std::vector<std::uint64_t> drawn;  // Matches that p= let fire; see FaultEngine::replay().
+  TimePoint added{};                 // The engine's start, if nothing had come before it.
+  std::uint64_t number = 0;          // In the order of adding.
+  bool recorded = false;             // In the journal, since it was reset.
+  bool armed = false;                // Its event has come; without one from the start.
+  bool ended = false;                // Cleared.
+  bool state_held = false;           // Its state tests held when last looked at.
+  bool opening = false;              // The timer waits for from=, otherwise for the end.
+  TimePoint active_until{};          // The end of for= or until=; kNever: no end is set.
   Timer timer;
   std::vector<FaultLayer*> lasting_at;
   std::vector<NvramFaultTarget*> low_batteries;

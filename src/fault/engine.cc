@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <set>
 #include <utility>
 
 #include <fmt/core.h>
@@ -107,6 +108,11 @@ FaultEngine::RulePointer FaultEngine::insert(Rule rule) {
   if (rule.id.empty()) rule.id = free_id();
   const Random stream(options_.seed ^ hash_of(rule.id));
   auto active = std::make_shared<ActiveRule>(*this, std::move(rule), stream);
+  // Before the first operation a rule counts from the start, whatever the time is by now.
+  const bool late =
+      std::ranges::any_of(layers_, [](const FaultLayer* layer) { return layer->operations() > 0; });
+  active->added = late ? home_.now() : started_;
+  active->number = ++added_;
   active->timer.owner = active.get();
   active->timer.fire = &FaultEngine::timer_fired;
   rules_.push_back(active);
@@ -119,6 +125,7 @@ FaultEngine::RulePointer FaultEngine::insert(Rule rule) {
 bool FaultEngine::clear(std::string_view id) {
   const RulePointer active = find(id);
   if (active == nullptr) return false;
+  keep_for_replay(*active);
   end(*active);
   active->ended = true;
   std::erase(rules_, active);
@@ -135,6 +142,7 @@ bool FaultEngine::enable(std::string_view id, bool enabled) {
   const RulePointer active = find(id);
   if (active == nullptr) return false;
   if (active->rule.enabled == enabled) return true;
+  if (active->fired_times > 0) kept_all_ = false;
   if (!enabled) end(*active);
   active->rule.enabled = enabled;
   relink();
@@ -170,6 +178,54 @@ std::vector<RuleView> FaultEngine::list() const {
 std::optional<RuleView> FaultEngine::view(std::string_view id) const {
   const RulePointer active = find(id);
   return active == nullptr ? std::nullopt : std::optional(view_of(*active));
+}
+
+// The rule as it would fire again: from when it was added, and by number where chance decided.
+Rule FaultEngine::pinned(const ActiveRule& active) const {
+  Rule rule = active.rule;
+  rule.from = std::max(rule.from, active.added - started_);
+  if (rule.probability < 1) {
+    rule.matches = active.drawn;
+    rule.matches.resize(std::min(rule.matches.size(), kMostReplayed));
+    rule.after = 0;
+    rule.every = 1;
+    rule.probability = 1;
+  }
+  // A time without a word about operations would fire by itself.
+  if (active.operational && !looks_at_operations(rule)) rule.operations = active.operations;
+  return rule;
+}
+
+void FaultEngine::keep_for_replay(const ActiveRule& active) {
+  if (active.fired_times == 0) return;
+  Rule rule = pinned(active);
+  const Duration until = std::max(home_.now() - started_, rule.from + Duration{1});
+  rule.until = std::min(rule.until.value_or(until), until);
+  if (cleared_.size() < kMostReplayed && active.drawn.size() <= kMostReplayed) {
+    cleared_.emplace(active.number, std::move(rule));
+  } else {
+    kept_all_ = false;
+  }
+}
+
+Replay FaultEngine::replay() const {
+  Replay replay{.seed = options_.seed, .rules = {}, .complete = kept_all_};
+  std::map<std::uint64_t, Rule> all = cleared_;
+  for (const RulePointer& active : rules_) {
+    if (active->fired_times == 0) continue;
+    if (active->drawn.size() > kMostReplayed) replay.complete = false;
+    all.emplace(active->number, pinned(*active));
+  }
+  std::set<std::string> ids;
+  for (const auto& [number, rule] : all) {
+    // An id that was used twice: the second draws from another stream.
+    if (!ids.insert(rule.id).second) {
+      replay.complete = false;
+      continue;
+    }
+    replay.rules.push_back(print_rule(rule));
+  }
+  return replay;
 }
 
 void FaultEngine::reset_counters() {

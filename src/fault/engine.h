@@ -35,6 +35,8 @@ class FaultLayer;
 struct ActiveRule;
 
 inline constexpr std::size_t kMostRules = 1024;
+// Firings of a rule, and rules that were cleared, which replay() has.
+inline constexpr std::size_t kMostReplayed = 300;
 
 struct Counters {
   std::uint64_t matched = 0;  // Operations, events or times that fitted.
@@ -42,6 +44,14 @@ struct Counters {
   std::uint64_t struck = 0;   // Operations that the fault concerned.
   std::uint64_t spared = 0;   // Firings given up: tolerance, or no room for the damage.
   bool operator==(const Counters&) const = default;
+};
+
+// All that has fired, as rules: with the same seed, and the same operations at the same times, they
+// do the same again, whatever chance there was.
+struct Replay {
+  std::uint64_t seed = 0;
+  std::vector<std::string> rules;
+  bool complete = true;  // False: more has fired than is kept, or a rule was switched.
 };
 
 // One rule in a set, and what is wrong with it.
@@ -106,6 +116,7 @@ class FaultEngine final : public ProbeDecider {
   std::optional<RuleView> view(std::string_view id) const;
   void reset_counters();  // Of all rules; `after=` and `count=` begin anew.
   const Journal& journal() const noexcept { return journal_; }
+  Replay replay() const;
   // Takes the damage (defects, overlay) of a drive away. False if there is no such drive.
   bool heal(std::string_view drive);
 
@@ -175,6 +186,8 @@ class FaultEngine final : public ProbeDecider {
   RulePointer insert(Rule rule);
   RulePointer find(std::string_view id) const;
   RuleView view_of(const ActiveRule& active) const;
+  Rule pinned(const ActiveRule& active) const;
+  void keep_for_replay(const ActiveRule& active);
   bool is_follow_up(std::string_view id) const;
   std::vector<FaultLayer*> layers_at(const Place& place) const;
   // The same of a rule, which may be of a member's drives instead of its sets.
@@ -188,6 +201,9 @@ class FaultEngine final : public ProbeDecider {
   TimePoint started_;
   Journal journal_;
   std::vector<RulePointer> rules_;
+  std::uint64_t added_ = 0;                // Rules, ever.
+  std::map<std::uint64_t, Rule> cleared_;  // Pinned, if they fired, by their numbers.
+  bool kept_all_ = true;                   // Nothing that fired is missing in a replay.
   std::vector<FaultLayer*> layers_;
   std::map<std::string, NvramFaultTarget*, std::less<>> nvrams_;
   std::vector<std::string> members_;

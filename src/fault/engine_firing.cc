@@ -101,10 +101,14 @@ bool FaultEngine::condition_holds(const ActiveRule& active) const {
 bool FaultEngine::decides_to_fire(ActiveRule& active) {
   const Rule& rule = active.rule;
   ++active.seen;
+  if (active.limit > 0 && active.fired_times >= active.limit) return false;
+  if (!rule.matches.empty()) return std::ranges::binary_search(rule.matches, active.seen);
   if (active.seen <= rule.after) return false;
   if ((active.seen - rule.after - 1) % rule.every != 0) return false;
-  if (active.limit > 0 && active.fired_times >= active.limit) return false;
-  return rule.probability >= 1 || active.random.chance(rule.probability);
+  if (rule.probability >= 1) return true;
+  if (!active.decisions.chance(rule.probability)) return false;
+  if (active.drawn.size() <= kMostReplayed) active.drawn.push_back(active.seen);
+  return true;
 }
 
 bool FaultEngine::may_fail(const ActiveRule& active, const FaultLayer& layer) const {

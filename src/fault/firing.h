@@ -22,7 +22,7 @@ struct Firing {
   std::uint64_t operation = 0;  // The drive's n-th; 0: no operation was struck.
   Extent extent;                // Of the operation or of the damage.
   std::string effect;           // A few words, or nothing to say beside the fault.
-  bool repeated = false;        // The rule has fired before: perhaps not worth a line in a log.
+  bool repeated = false;        // The rule has fired before.
   bool operator==(const Firing&) const = default;
 };
 

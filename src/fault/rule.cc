@@ -132,6 +132,9 @@ std::string missing(const Rule& rule) {
   if (!rule.to_drive.empty() && rule.to_drive == rule.at.name) {
     return "to=: names the drive itself; an LBA alone is possible";
   }
+  if (!rule.matches.empty() && (rule.after > 0 || rule.every > 1 || rule.probability < 1)) {
+    return "matches=: says alone which matches fire; leave out after=, every= and p=";
+  }
   if (rule.then == rule.id && !rule.id.empty()) return "then=: names the rule itself";
   return {};
 }

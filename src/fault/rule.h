@@ -156,7 +156,8 @@ struct Rule {
   std::uint64_t every = 1;  // Then every n-th.
   std::uint64_t count = 0;  // How often it fires; 0: without limit.
   double probability = 1;
-  Duration from{};  // Since the engine started.
+  std::vector<std::uint64_t> matches;  // Ascending: exactly these fire. Without the three above.
+  Duration from{};                     // Since the engine started.
   std::optional<Duration> until;
   std::string event;  // Nothing matches before it; "then": fired by another's `then`.
   std::vector<StateTest> state;

@@ -513,6 +513,18 @@ string read_then(Rule& rule, string_view value) {
 }
 string write_then(const Rule& rule) { return rule.then.empty() ? "" : "rule:" + rule.then; }
 
+string read_matches(Rule& rule, string_view value) {
+  constexpr string_view kMatches = "ascending numbers from 1 such as 3,17,42 are possible";
+  for (const string_view part : parts(value, ',')) {
+    const auto number = to_number(part);
+    const std::uint64_t last = rule.matches.empty() ? 0 : rule.matches.back();
+    if (!number.has_value() || *number <= last) return string(kMatches);
+    rule.matches.push_back(*number);
+  }
+  return {};
+}
+string write_matches(const Rule& rule) { return fmt::format("{}", fmt::join(rule.matches, ",")); }
+
 constexpr std::uint64_t kAnyNumber = ~std::uint64_t{0};
 
 constexpr std::array kWords = {
@@ -532,6 +544,7 @@ constexpr std::array kWords = {
     Word{"count", kEveryFault, read_number<&Rule::count, 1, kAnyNumber>,
          write_number<&Rule::count, 0>},
     Word{"p", kEveryFault, read_probability, write_probability},
+    Word{"matches", kEveryFault, read_matches, write_matches},
     Word{"from", kEveryFault, read_time<&Rule::from>, write_time<&Rule::from>},
     Word{"until", kEveryFault, read_until, write_until},
     Word{"event", kEveryFault, read_event, write_name<&Rule::event>},

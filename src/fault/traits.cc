@@ -131,13 +131,15 @@ bool looks_at_operations(const Rule& rule) {
   if (rule.fault == Fault::kLse && !rule.lba.has_value()) return true;
   // after=100 alone counts operations; behind an event it counts events.
   const bool waits = !rule.event.empty() || !rule.state.empty() || rule.from > Duration::zero();
-  return !waits && (rule.after > 0 || rule.every > 1 || rule.probability < 1);
+  const bool counts =
+      rule.after > 0 || rule.every > 1 || rule.probability < 1 || !rule.matches.empty();
+  return !waits && counts;
 }
 
 std::uint64_t firing_limit(const Rule& rule) {
   if (rule.count > 0) return rule.count;
   // A drive fails once when its hundredth operation comes, not again with each one after.
-  const bool repeats = rule.every > 1 || rule.probability < 1;
+  const bool repeats = rule.every > 1 || rule.probability < 1 || !rule.matches.empty();
   const bool once = manner(rule) == Manner::kLasting || rule.fault == Fault::kPowerCut ||
                     rule.fault == Fault::kPowerCutAgain || rule.fault == Fault::kInsert ||
                     rule.fault == Fault::kStale || rule.lba.has_value();

@@ -156,6 +156,14 @@ Task<Answer<std::vector<FiringInfo>>> RunningGroup::list_firings(std::uint64_t s
   return looking(firings_now(since));
 }
 
+Task<Answer<fault::Replay>> RunningGroup::replay_now() {
+  const auto engine = this->engine();
+  if (!engine) co_return std::unexpected(engine.error());
+  co_return (*engine)->replay();
+}
+
+Task<Answer<fault::Replay>> RunningGroup::replay_faults() { return looking(replay_now()); }
+
 Task<Answer<std::vector<std::string>>> RunningGroup::fault_places_now() {
   const auto engine = this->engine();
   if (!engine) co_return std::unexpected(engine.error());

@@ -193,12 +193,13 @@ void Hardware::make_engine() {
   fault::FaultEngineOptions options;
   options.seed = wanted.seed;
   options.on_firing = [this](const fault::Firing& firing) {
-    if (firing.repeated) return;
     const std::string_view target = firing.target;
-    events_.add({.severity = Severity::kWarning,
-                 .kind = "fault",
-                 .drive = target.starts_with("drive ") ? std::string(target.substr(6)) : "",
-                 .text = fault::describe(firing)});
+    EventInfo told{.severity = Severity::kWarning,
+                   .kind = "fault",
+                   .drive = target.starts_with("drive ") ? std::string(target.substr(6)) : "",
+                   .text = fault::describe(firing)};
+    if (firing.repeated) return repeated_.add(std::move(told), home_.now());
+    events_.add(std::move(told));
   };
   options.may_fail = [this](const fault::Rule&, const std::string& drive) {
     return std::ranges::all_of(all_members(), [&](Hardware* each) {

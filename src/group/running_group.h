@@ -137,6 +137,7 @@ class RunningGroup final : public Group {
   Task<Answer<ReleasedFault>> release_fault(std::string id) override;
   Task<Answer<DriveInfo>> heal_drive(std::string drive) override;
   Task<Answer<std::vector<FiringInfo>>> list_firings(std::uint64_t since) override;
+  Task<Answer<fault::Replay>> replay_faults() override;
   Task<Answer<std::vector<std::string>>> list_fault_places() override;
   Task<Answer<void>> clear_fault(std::string id) override;
   Task<std::vector<EventInfo>> list_events(std::uint64_t since) override;
@@ -454,6 +455,7 @@ class RunningGroup final : public Group {
   Task<Answer<ReleasedFault>> release_fault_now(std::string id);
   Task<Answer<DriveInfo>> heal_drive_now(std::string drive);
   Task<Answer<std::vector<FiringInfo>>> firings_now(std::uint64_t since);
+  Task<Answer<fault::Replay>> replay_now();
   Task<Answer<std::vector<std::string>>> fault_places_now();
   Task<Answer<void>> clear_fault_now(std::string id);
   Answer<fault::FaultEngine*> engine() const;  // Refused if faults are not enabled.

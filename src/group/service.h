@@ -317,6 +317,7 @@ class Service {
   virtual Task<Answer<void>> clear_fault(std::string id) = 0;  // Empty: all of them.
   // The latest effects of rules whose number is greater, oldest first.
   virtual Task<Answer<std::vector<FiringInfo>>> list_firings(std::uint64_t since) = 0;
+  virtual Task<Answer<fault::Replay>> replay_faults() = 0;
   // What a rule may name after at=.
   virtual Task<Answer<std::vector<std::string>>> list_fault_places() = 0;
   virtual Task<std::vector<EventInfo>> list_events(std::uint64_t since) = 0;

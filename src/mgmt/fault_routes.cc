@@ -77,6 +77,10 @@ Reply list_firings(Backend& backend, const Call& call) {
   return list("firings", backend.run(backend.service().list_firings(*since)));
 }
 
+Reply replay_faults(Backend& backend, const Call&) {
+  return answer(backend.run(backend.service().replay_faults()));
+}
+
 Reply list_places(Backend& backend, const Call&) {
   const auto places = backend.run(backend.service().list_fault_places());
   return places ? ok({{"places", *places}}) : refused(places.error());
@@ -207,6 +211,14 @@ std::vector<Route> looking_routes() {
            .refusals = {409},
            .handle = list_firings,
            .query = {{"since", "integer", "Only those with a greater number."}}},
+          {.method = "GET",
+           .path = "/api/v1/fault-replay",
+           .operation = "replayFaults",
+           .summary = "Write what has fired as rules that fire without chance",
+           .description = "The same operations at the same times fail in the same way by them.",
+           .response_schema = "FaultReplay",
+           .refusals = {409},
+           .handle = replay_faults},
           {.method = "GET",
            .path = "/api/v1/fault-places",
            .operation = "listFaultPlaces",

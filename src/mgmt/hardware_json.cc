@@ -159,6 +159,10 @@ json to_json(const group::FaultsInfo& info) {
           {"faults", std::move(rules)}};
 }
 
+json to_json(const fault::Replay& replay) {
+  return {{"seed", replay.seed}, {"complete", replay.complete}, {"rules", replay.rules}};
+}
+
 json to_json(const group::FiringInfo& info) {
   const fault::Firing& firing = info.firing;
   return {{"number", firing.number},

@@ -184,6 +184,11 @@ const std::string_view kHardwareSchemas = R"json({
   "effect": {"type": "string", "description": "What it did, where the fault alone does not say."}}},
 "FiringList": {"type": "object", "required": ["firings"], "properties": {
   "firings": {"type": "array", "items": {"$ref": "#/components/schemas/Firing"}}}},
+"FaultReplay": {"type": "object", "required": ["seed", "complete", "rules"], "properties": {
+  "seed": {"type": "integer", "description": "With which the rules draw the same."},
+  "complete": {"type": "boolean",
+    "description": "False: more has fired than is kept, or a rule was switched."},
+  "rules": {"type": "array", "items": {"type": "string"}}}},
 "FaultPlaceList": {"type": "object", "required": ["places"], "properties": {
   "places": {"type": "array", "items": {"type": "string"}}}},
 "FaultKind": {"type": "object", "required": ["fault", "manner", "places", "operations", "words"],

@@ -23,6 +23,7 @@ nlohmann::json to_json(const group::SetInfo& info);
 nlohmann::json to_json(const fault::RuleView& rule);
 nlohmann::json to_json(const group::FaultsInfo& info);
 nlohmann::json to_json(const group::FiringInfo& info);
+nlohmann::json to_json(const fault::Replay& replay);
 nlohmann::json to_json(const group::EventInfo& info);
 nlohmann::json to_json(const group::AuditEntry& entry);
 

@@ -3,6 +3,7 @@ the file, the command line or REST in turn, with its effect at the drive or the 
 at a host that is attached and verifies wherever redundancy suffices.
 """
 import json
+import re
 import signal
 import time
 import urllib.error
@@ -505,3 +506,48 @@ def test_rules_in_files_and_by_their_ids(t):
     places = daemon.sandbay('fault', 'places').stdout.split()
     t.check('drive:d3' in places and 'enclosure:shelf' in places, places)
     t.check('misdirect.write' in daemon.sandbay('fault', 'kinds').stdout, 'kinds')
+
+
+def test_every_firing_is_an_event_or_counted_in_one(t):
+    daemon = bay(t)
+    at_rest(t, daemon)
+    add(daemon, 'at=drive op=write p=0.5 do=nothing')
+    load = attached(t, daemon)
+    time.sleep(2)
+    load.require_good()
+
+    def logged():
+        more = [re.search(r'and (\d+) more like this one', e['text'])
+                for e in events(daemon) if e['kind'] == 'fault']
+        return sum(1 + (int(count.group(1)) if count else 0) for count in more)
+
+    t.until(lambda: rule_of(daemon)['fired'] == logged(), 'all are logged', 60)
+    t.check(logged() > 3, f'{logged()} firings')
+    t.check(len([e for e in events(daemon) if e['kind'] == 'fault']) < logged(), 'some are counted')
+
+
+def test_what_fired_fires_again_by_a_file(t):
+    def work(daemon):
+        at_rest(t, daemon)
+        before = len(daemon.sandbay_json('fault', 'journal')['firings'])
+        for i in range(12):
+            t.run('qemu-io', '-f', 'raw', '-c', f'write -P {i} {i}M 4k', '-c', 'flush',
+                  daemon.url('v'))
+            t.run('qemu-io', '-f', 'raw', '-c', f'read -P {i} {i}M 4k', daemon.url('v'))
+        return [(f['rule'], f['fault'], f['target'], f['effect'])
+                for f in daemon.sandbay_json('fault', 'journal')['firings'][before:]]
+
+    rules = ('id=a at=drive:d0 op=write origin=host p=0.2 do=nothing',
+             'id=b at=drive:d0 op=read origin=host p=0.3 do=recovered')
+    daemon = bay(t, *rules, level='jbod', count=1)  # An operation of the host is one of the drive.
+    first = work(daemon)
+    file = t.path('replay')
+    daemon.sandbay('fault', 'journal', '--file', file)
+    with open(file, encoding='utf-8') as stream:
+        lines = stream.read().splitlines()
+    t.check(lines[0].startswith('# For a daemon with seed = '), lines)
+    t.check(first and all('matches=' in line for line in lines[1:]), f'{first} {lines}')
+    daemon.terminate()
+    again = bay(t, *lines[1:], level='jbod', count=1)
+    second = work(again)
+    t.check(second == first, f'the same fires again: {first} {second} {lines}')

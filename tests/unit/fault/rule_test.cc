@@ -116,10 +116,14 @@ std::string some_rule() {
   if (operations && flip_a_coin())
     text += " origin=" + pick({"host", "rebuild,verify,clearing", "any"});
   if (operations && flip_a_coin()) text += " depth=" + some_bounds();
-  if (flip_a_coin()) text += " after=" + some_number();
-  if (flip_a_coin()) text += " every=" + some_number(1);
+  const bool numbered = flip_a_coin();
+  if (numbered) text += " matches=" + pick({"1", "2,3,7", "5,1000000"});
+  if (!numbered && flip_a_coin()) text += " after=" + some_number();
+  if (!numbered && flip_a_coin()) text += " every=" + some_number(1);
   if (flip_a_coin()) text += " count=" + some_number(1);
-  if (flip_a_coin()) text += " p=" + pick({"0", "1", "0.2", "1e-9", "0.3333333333333333"});
+  if (!numbered && flip_a_coin()) {
+    text += " p=" + pick({"0", "1", "0.2", "1e-9", "0.3333333333333333"});
+  }
   if (flip_a_coin()) text += " from=1ns";
   if (flip_a_coin()) text += " until=" + pick({"2ns", "90s", "36h"});
   if (row.fault != Fault::kStale && flip_a_coin()) {
@@ -201,6 +205,9 @@ TEST_CASE("A mistake names the word and what would be accepted", "[fault][rule]"
         "nvram, nvram:NAME, member:NAME and meta are possible");
   CHECK(refused("at=drive:3 do=fail tag=7").starts_with("tag: no such word; id, enabled, at"));
   CHECK(refused("at=drive:3 do=fail p").starts_with("p: write p=VALUE"));
+  CHECK(refused("at=drive:3 do=fail matches=3,2").starts_with("matches=3,2: ascending numbers"));
+  CHECK(refused("at=drive:3 do=fail matches=0").starts_with("matches=0: ascending numbers"));
+  CHECK(refused("at=drive:3 do=fail matches=3 p=0.5").starts_with("matches=: says alone"));
   CHECK(refused("at=drive:3 do=fail p=2") == "p=2: 0 to 1 is possible");
   CHECK(refused("at=drive:3 do=fail p=nan") == "p=nan: 0 to 1 is possible");
   CHECK(refused("at=drive:3 do=fail p=0.1 p=0.2") == "p=: stands twice");

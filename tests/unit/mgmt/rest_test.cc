@@ -151,6 +151,9 @@ TEST_CASE("Fault rules come in sets, and are shown, enabled and released by thei
     CHECK(firings[0].at("fault") == "smart");
     CHECK(firings[0].at("target") == "drive s");
     CHECK(rest.get("/api/v1/fault-journal?since=1").body.at("firings").empty());
+    const json replay = rest.get("/api/v1/fault-replay").body;
+    CHECK(replay.at("rules").size() == 1);
+    CHECK(replay.at("complete") == false);
     CHECK(rest.get("/api/v1/fault-journal?since=x").status == 400);
   });
 }
@@ -434,6 +437,7 @@ TEST_CASE("Secrets never come out", "[rest]") {
       }
       const Answer answer = rest.get(path);
       const bool of_rules = path == "/api/v1/fault-journal" || path == "/api/v1/fault-places" ||
+                            path == "/api/v1/fault-replay" ||
                             path == "/api/v1/faults/v";  // Faults are not enabled.
       CHECK(answer.status == (of_rules ? 409 : absent ? 404 : 200));
       all += answer.text;
