@@ -30,7 +30,6 @@ std::size_t entry_at(EntryCopy copy, std::uint32_t slot) {
   return kEntriesAt + (before + slot) * kEntryBytes;
 }
 
-// With the field of the CRC taken as zero.
 Crc32c crc_of_address(const Uuid& set, unsigned role, std::uint64_t cell) {
   std::array<std::byte, 28> address;
   put_uuid(address, 0, set);

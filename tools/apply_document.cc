@@ -43,7 +43,7 @@ Value parse(const std::string& path) {
   const auto first = text.find_first_not_of(" \t\r\n");
   if (first != std::string::npos && text[first] == '{') {
     const json document = group::parse_json(text, kDeepest);
-    if (document.is_object()) return group::to_value(document);
+    if (document.is_object()) return group::to_value(document, group::Nulls::kKept);
     throw Failure(fmt::format("{} is not JSON", path));
   }
   auto document = group::read_toml(text, path);

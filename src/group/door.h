@@ -1,6 +1,8 @@
 // Door: the block device that volumes stand on whose set or pool may come later. It is there for
 // as long as the group knows what is behind it; until that comes, every request ends with
-// kNotReady.
+// kNotReady. Its geometry stays the known one, since a set that has not run yet does not know what
+// its drives can do; but caches, and their unit, are as they are now. A door that follows has the
+// geometry of what is behind it.
 //
 // Where the power can be cut, no host hears anything from the moment on when it is: neither what
 // the cut does to requests, nor that anything was written afterwards.
@@ -20,13 +22,23 @@ namespace sandbay::group {
 
 class Door final : public BlockDevice {
  public:
-  // `geometry` is what was known when it was made. `power` may be null: it is never cut.
-  Door(Executor& home, std::string name, Geometry geometry, Power* power)
-      : home_(home), name_(std::move(name)), geometry_(geometry), power_(power) {}
+  // `geometry` is the known one. `power` may be null: it is never cut.
+  Door(Executor& home, std::string name, Geometry geometry, Power* power, bool follows = false)
+      : home_(home),
+        name_(std::move(name)),
+        geometry_(geometry),
+        power_(power),
+        follows_(follows) {}
 
   Executor& home() const noexcept override { return home_; }
   const Geometry& geometry() const noexcept override {
-    return behind_ != nullptr ? behind_->geometry() : geometry_;
+    if (behind_ == nullptr) return geometry_;
+    const Geometry& now = behind_->geometry();
+    if (follows_) return now;
+    geometry_.volatile_cache = now.volatile_cache;
+    geometry_.non_volatile_cache = now.non_volatile_cache;
+    geometry_.unit_blocks = now.unit_blocks;
+    return geometry_;
   }
   Health health() const noexcept override {
     return behind_ != nullptr ? behind_->health() : Health::kMissing;
@@ -66,8 +78,9 @@ class Door final : public BlockDevice {
 
   Executor& home_;
   std::string name_;
-  Geometry geometry_;
+  mutable Geometry geometry_;
   Power* power_;
+  bool follows_;
   BlockDevice* behind_ = nullptr;
   cache::Cache* cache_ = nullptr;
   cache::StreamBudget* streams_ = nullptr;

@@ -19,17 +19,18 @@ std::string to_text(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-Value to_value(const json& source) {
+Value to_value(const json& source, Nulls nulls) {
   Value value;
   value.kind = Value::Kind::kOther;
   if (source.is_object()) {
     value.kind = Value::Kind::kTable;
     for (const auto& [key, member] : source.items()) {
-      if (!member.is_null()) value.members.push_back({key, to_value(member)});
+      if (nulls == Nulls::kKept || !member.is_null())
+        value.members.push_back({key, to_value(member, nulls)});
     }
   } else if (source.is_array()) {
     value.kind = Value::Kind::kArray;
-    for (const json& element : source) value.elements.push_back(to_value(element));
+    for (const json& element : source) value.elements.push_back(to_value(element, nulls));
   } else if (source.is_string()) {
     value.kind = Value::Kind::kString;
     value.text = source.get<std::string>();

@@ -2,6 +2,7 @@
 // used: json_text.cc alone pays for them.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
@@ -17,8 +18,10 @@ nlohmann::json parse_json(std::string_view text);
 nlohmann::json parse_json(std::string_view text, int deepest);
 // On one line. U+FFFD replaces bytes that are not UTF-8.
 std::string to_text(const nlohmann::json& value);
-// As the readers of documents take it, without members that are null. Recurses as deep as `source`
-// is: bound that first. A number beyond 64 bits with a sign is a fraction.
-Value to_value(const nlohmann::json& source);
+// As the readers of documents take it; members that are null are left out, or of another kind than
+// any reader wants. Recurses as deep as `source` is: bound that first. A number beyond 64 bits with
+// a sign is a fraction.
+enum class Nulls : std::uint8_t { kLeftOut, kKept };
+Value to_value(const nlohmann::json& source, Nulls nulls = Nulls::kLeftOut);
 
 }  // namespace sandbay::group

@@ -248,8 +248,9 @@ Task<Answer<std::vector<AccessInfo>>> RunningGroup::list_access(std::string volu
   co_return access_of(*targets_.at(found->record().specification.target));
 }
 
+// A coroutine, so that the server is asked for on its executor.
 Task<std::vector<iscsi::SessionInfo>> RunningGroup::list_sessions() {
-  return looking(server_->sessions(), {});
+  co_return co_await looking(server_->sessions(), {});
 }
 
 GroupInfo RunningGroup::group_info(std::uint32_t sessions) const {

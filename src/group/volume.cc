@@ -134,7 +134,7 @@ std::shared_ptr<Volume> Volume::without_device(VolumeRecord record,
                                                     .block_count = s.size_bytes / s.block_bytes,
                                                     .unmap = true,
                                                     .unmap_zeroes = true},
-                                           nullptr);
+                                           nullptr, /*follows=*/true);
     volume->finish_opening(streams);
   }
   return volume;
