@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -59,7 +60,7 @@ void write_file(const std::string& file, const std::string& head, const json& ru
 
 void list_faults(const Settings& settings, const std::string& file) {
   const json answer = expect(Client(settings.management).get(kFaults));
-  if (!file.empty()) {
+  if (!file.empty() && answer.at("enabled").get<bool>()) {
     json rules = json::array();
     for (const json& fault : answer.at("faults")) rules.push_back(fault.at("rule"));
     write_file(file, "", rules);
@@ -147,12 +148,16 @@ void list_firings(const Settings& settings, std::uint64_t since) {
 void write_replay(const Settings& settings, const std::string& file) {
   const json replay = expect(Client(settings.management).get("/api/v1/fault-replay"));
   const bool complete = replay.at("complete").get<bool>();
-  write_file(file,
-             fmt::format("# For a daemon with seed = {} in [faults].\n{}", replay.at("seed").dump(),
-                         complete ? ""
-                                  : "# Not all that fired: it was too much, or a rule was "
-                                    "switched on or off.\n"),
-             replay.at("rules"));
+  const bool timed = std::ranges::any_of(replay.at("rules"), [](const json& rule) {
+    return rule.get<std::string>().find(" from=") != std::string::npos;
+  });
+  std::string head =
+      fmt::format("# For [faults] of a daemon with seed = {}: the rules count from its start.\n",
+                  replay.at("seed").dump());
+  if (timed)
+    head += "# from= says when a rule was added: operations have to come at those times.\n";
+  if (!complete) head += "# Not all that fired can be said by rules.\n";
+  write_file(file, head, replay.at("rules"));
   if (settings.json) return print_json(replay);
   say("{}: {} rules{}\n", file, replay.at("rules").size(), complete ? "" : ", not all that fired");
 }
@@ -224,6 +229,7 @@ void add_fault_commands(CLI::App& app, Settings& settings) {
       "add", "Add a fault rule, such as: at=drive:d3 do=fail; see sandbay-faults(7)");
   CLI::Option* const words = verb->add_option("RULE", a->words, "The words of the rule");
   verb->add_option("--file", a->file, "All rules of a file, one a line; none if one is wrong")
+      ->check(wrong_if_empty)
       ->excludes(words);
   verb->callback([&settings, a] {
     if (!a->file.empty()) return add_file(settings, a->file);
@@ -231,11 +237,14 @@ void add_fault_commands(CLI::App& app, Settings& settings) {
     add(settings, a->words);
   });
   verb = noun->add_subcommand("list", "List all rules and what they have done");
-  verb->add_option("--file", a->file, "Write the rules to a file, too, as add --file reads them");
+  verb->add_option("--file", a->file, "Write the rules to a file, too, as add --file reads them")
+      ->check(wrong_if_empty);
   verb->callback([&settings, a] { list_faults(settings, a->file); });
   const auto of_rule = [&](const char* name, const char* help, auto act) {
     verb = noun->add_subcommand(name, help);
-    verb->add_option("ID", a->name, "The rule's id, as fault list shows it")->required();
+    verb->add_option("ID", a->name, "The rule's id, as fault list shows it")
+        ->required()
+        ->check(wrong_if_empty);
     verb->callback([&settings, a, act] { act(settings, a->name); });
   };
   of_rule("show", "Show a rule and what it has done", show);
@@ -251,13 +260,17 @@ void add_fault_commands(CLI::App& app, Settings& settings) {
   verb->callback([&settings, a] { heal(settings, a->name); });
   verb = noun->add_subcommand(
       "clear", "Clear a rule, or all of them: what they do ends, damage to data stays");
-  verb->add_option("ID", a->name, "The rule's id, as fault list shows it; all if left out");
+  verb->add_option("ID", a->name, "The rule's id, as fault list shows it; all if left out")
+      ->check(wrong_if_empty);
   verb->callback([&settings, a] { clear(settings, a->name); });
   verb = noun->add_subcommand("journal", "List the latest effects of rules, the newest last");
-  verb->add_option("--since", a->since, "Only those with a greater number")
-      ->type_name("NUMBER")
-      ->check(wrong_number);
-  verb->add_option("--file", a->file, "Write what fired to a file of rules that do it again");
+  CLI::Option* const since =
+      verb->add_option("--since", a->since, "Only those with a greater number")
+          ->type_name("NUMBER")
+          ->check(wrong_number);
+  verb->add_option("--file", a->file, "Write what fired to a file of rules that do it again")
+      ->check(wrong_if_empty)
+      ->excludes(since);
   verb->callback([&settings, a] {
     if (!a->file.empty()) return write_replay(settings, a->file);
     list_firings(settings, a->since);

@@ -7,8 +7,16 @@
 #include <charconv>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 namespace sandbay::cli {
+
+namespace {
+
+// As much as a daemon takes at once.
+constexpr std::size_t kMostBytes = std::size_t{1} << 20;
+
+}  // namespace
 
 std::expected<std::vector<FaultRule>, std::string> rules_in(const std::string& file) {
   std::vector<FaultRule> rules;
@@ -18,8 +26,15 @@ std::expected<std::vector<FaultRule>, std::string> rules_in(const std::string& f
     return std::unexpected(
         fmt::format("{}: cannot be read; name a file of rules, one a line", file));
   }
+  std::string text(kMostBytes + 1, '\0');
+  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(stream.gcount()));
+  if (text.size() > kMostBytes) {
+    return std::unexpected(fmt::format("{}: is larger than 1MiB; split it", file));
+  }
+  std::istringstream lines(std::move(text));
   std::size_t number = 0;
-  for (std::string line; std::getline(stream, line);) {
+  for (std::string line; std::getline(lines, line);) {
     ++number;
     line.resize(std::min(line.size(), line.find('#')));
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
@@ -30,7 +45,6 @@ std::expected<std::vector<FaultRule>, std::string> rules_in(const std::string& f
 
 std::string in_file(const std::vector<FaultRule>& rules, const std::string& message) {
   constexpr std::string_view kRule = "rule ";
-  if (rules.size() == 1) return rules.front().where + ": " + message;
   std::size_t number = 0;
   const char* const end = message.data() + message.size();
   if (!message.starts_with(kRule)) return message;

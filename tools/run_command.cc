@@ -19,6 +19,7 @@
 #include "tools/keeper.h"
 #include "tools/run_folder.h"
 #include "tools/run_session.h"
+#include "tools/whole_number.h"
 
 namespace sandbay::cli {
 
@@ -223,19 +224,15 @@ void run(Settings& settings, const RunArguments& a) {
 
 void add_run_command(CLI::App& app, Settings& settings) {
   const auto a = std::make_shared<RunArguments>();
-  // As a script's variable is that nobody has set: not the same as the option left out.
-  const CLI::Validator given(
-      [](const std::string& text) { return std::string(text.empty() ? "the value is empty" : ""); },
-      "");
   CLI::App* const verb = app.add_subcommand(
       "run", "Run a command with a daemon of its own: run [OPTION…] -- COMMAND…");
   CLI::Option* const config =
       verb->add_option("--config", a->config, "The daemon's configuration; its ports do not count")
           ->type_name("FILE")
-          ->check(given);
+          ->check(wrong_if_empty);
   verb->add_option("--array", a->array, "An array that comes with Sandbay, such as ibm-ds3500")
       ->type_name("NAME")
-      ->check(given)
+      ->check(wrong_if_empty)
       ->excludes(config);
   verb->add_option(
           "--volume", a->volumes,
@@ -250,7 +247,7 @@ void add_run_command(CLI::App& app, Settings& settings) {
       ->allow_extra_args(false);
   verb->add_option("--faults", a->faults, "Rules of faults, one a line; see sandbay-faults(7)")
       ->type_name("FILE")
-      ->check(given);
+      ->check(wrong_if_empty);
   verb->add_flag("--keep", a->keep,
                  "Have everything in files, and keep them with the log in a folder");
   verb->footer(

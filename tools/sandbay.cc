@@ -7,8 +7,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -144,6 +146,9 @@ int run(int argument_count, char** argument_values) {
   std::ranges::reverse(words);  // As the library wants them.
   try {
     app.parse(std::move(words));
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+      throw Failure(fmt::format("standard output cannot be written: {}", std::strerror(errno)));
+    }
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
     // An exit code of run is the command's but for a few.

@@ -1,5 +1,5 @@
-// A number of an event or an entry as it may stand on the command line. The library that reads
-// options takes "-1" for the largest number and cuts one that is too large down to it.
+// Values as they may stand on the command line: a number of an event or an entry. The library that
+// reads options takes "-1" for the largest number and cuts one that is too large down to it.
 #pragma once
 
 #include <charconv>
@@ -17,6 +17,11 @@ inline std::string wrong_number(const std::string& text) {
   constexpr std::uint64_t kMost = INT64_MAX;
   if (!text.empty() && error == std::errc{} && rest == end && number <= kMost) return {};
   return "\"" + text + "\" is no number; write a whole number from 0 on";
+}
+
+// The same of a text that a script's variable may have left empty: not as the option left out.
+inline std::string wrong_if_empty(const std::string& text) {
+  return text.empty() ? "the value is empty" : "";
 }
 
 }  // namespace sandbay::cli

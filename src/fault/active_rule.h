@@ -42,6 +42,7 @@ struct ActiveRule {
   std::vector<std::uint64_t> drawn;  // Matches that p= let fire; see FaultEngine::replay().
   TimePoint added{};                 // The engine's start, if nothing had come before it.
   std::uint64_t number = 0;          // In the order of adding.
+  bool follows = false;              // Started to wait for the `then` of another rule.
   bool recorded = false;             // In the journal, since it was reset.
   bool armed = false;                // Its event has come; without one from the start.
   bool ended = false;                // Cleared.

@@ -17,6 +17,8 @@ namespace sandbay::fault {
 namespace {
 
 constexpr std::uint64_t kMostWatchedBytes = std::uint64_t{16} << 20;
+// A request that adds them all again has room for it.
+constexpr std::size_t kMostReplayBytes = std::size_t{512} << 10;
 
 // Whether the rule sets the memory back to what it holds when both are known.
 bool goes_back(const Rule& rule, std::string_view nvram) {
@@ -88,24 +90,37 @@ std::expected<void, std::string> FaultEngine::add_all(std::span<const std::strin
 
 std::expected<std::vector<std::string>, WrongRule> FaultEngine::add_all(std::vector<Rule> rules) {
   const std::size_t before = rules_.size();
+  if (rules.size() > kMostRules - before) {
+    return std::unexpected(WrongRule{
+        kMostRules - before, fmt::format("there are {} rules; no more are possible", kMostRules)});
+  }
+  std::set<std::string> reserved;  // Not for rules without an id.
+  for (const auto& [number, rule] : cleared_) reserved.insert(rule.id);
+  for (const Rule& rule : rules) reserved.insert(rule.id);
   std::vector<std::string> ids;
+  std::size_t number = 0;
   for (Rule& rule : rules) {
     std::string wrong = refusal(rule);
     if (!wrong.empty()) {
       rules_.resize(before);
       return std::unexpected(WrongRule{ids.size(), std::move(wrong)});
     }
+    if (rule.id.empty()) rule.id = free_id(reserved, &number);
     ids.push_back(insert(std::move(rule))->rule.id);
   }
   relink();
   const std::vector<RulePointer> added(rules_.begin() + static_cast<std::ptrdiff_t>(before),
                                        rules_.end());
+  for (const RulePointer& active : added) {
+    for (const auto& [name, target] : nvrams_) {
+      if (goes_back(active->rule, name)) target->remember_content();
+    }
+  }
   for (const RulePointer& active : added) start(active);
   return ids;
 }
 
 FaultEngine::RulePointer FaultEngine::insert(Rule rule) {
-  if (rule.id.empty()) rule.id = free_id();
   const Random stream(options_.seed ^ hash_of(rule.id));
   auto active = std::make_shared<ActiveRule>(*this, std::move(rule), stream);
   // Before the first operation a rule counts from the start, whatever the time is by now.
@@ -116,9 +131,6 @@ FaultEngine::RulePointer FaultEngine::insert(Rule rule) {
   active->timer.owner = active.get();
   active->timer.fire = &FaultEngine::timer_fired;
   rules_.push_back(active);
-  for (const auto& [name, target] : nvrams_) {
-    if (goes_back(active->rule, name)) target->remember_content();
-  }
   return active;
 }
 
@@ -142,8 +154,14 @@ bool FaultEngine::enable(std::string_view id, bool enabled) {
   const RulePointer active = find(id);
   if (active == nullptr) return false;
   if (active->rule.enabled == enabled) return true;
-  if (active->fired_times > 0) kept_all_ = false;
-  if (!enabled) end(*active);
+  if (!enabled) {
+    keep_for_replay(*active);
+    end(*active);
+  } else if (active->seen > 0 || active->fired_times > 0) {
+    kept_all_ = false;
+  } else {
+    active->added = home_.now();
+  }
   active->rule.enabled = enabled;
   relink();
   if (enabled) start(active);
@@ -155,6 +173,7 @@ std::ptrdiff_t FaultEngine::release(std::string_view id) {
   if (active == nullptr) return -1;
   std::size_t released = 0;
   for (FaultLayer* layer : layers_) released += layer->release_held(*active);
+  if (released > 0) kept_all_ = false;
   return static_cast<std::ptrdiff_t>(released);
 }
 
@@ -196,60 +215,69 @@ Rule FaultEngine::pinned(const ActiveRule& active) const {
   return rule;
 }
 
+// Whether pinned() says all of it.
+bool FaultEngine::can_be_pinned(const ActiveRule& active) const {
+  const Rule& rule = active.rule;
+  const bool late = active.added > started_;
+  // Added at the start, it would remember other data.
+  const bool remembers = rule.fault == Fault::kStale || rule.fault == Fault::kNvramStale ||
+                         rule.fault == Fault::kMemberReturnStale;
+  // An event before it was added would arm it.
+  const bool arms = active.operational && !rule.event.empty();
+  return active.drawn.size() <= kMostReplayed && !(late && (remembers || arms));
+}
+
+// It is cleared, or disabled.
 void FaultEngine::keep_for_replay(const ActiveRule& active) {
-  if (active.fired_times == 0) return;
+  if (active.fired_times == 0 || !active.rule.enabled) return;
   Rule rule = pinned(active);
   const Duration until = std::max(home_.now() - started_, rule.from + Duration{1});
   rule.until = std::min(rule.until.value_or(until), until);
-  if (cleared_.size() < kMostReplayed && active.drawn.size() <= kMostReplayed) {
-    cleared_.emplace(active.number, std::move(rule));
-  } else {
-    kept_all_ = false;
-  }
+  // An end by until= has its follow-up, and clearing has none.
+  const bool lasts = rule.duration > Duration::zero() && active.active_until > home_.now();
+  const bool followed = lasts && !rule.then.empty() && active.fired_times > 1;
+  if (lasts) rule.then.clear();
+  if (!can_be_pinned(active) || followed || cleared_.size() == kMostReplayed) kept_all_ = false;
+  if (cleared_.size() < kMostReplayed) cleared_.emplace(active.number, std::move(rule));
+  if (active.follows) followers_.insert(active.number);
 }
 
 Replay FaultEngine::replay() const {
   Replay replay{.seed = options_.seed, .rules = {}, .complete = kept_all_};
   std::map<std::uint64_t, Rule> all = cleared_;
+  std::set<std::uint64_t> followers = followers_;
   for (const RulePointer& active : rules_) {
-    if (active->fired_times == 0) continue;
-    if (active->drawn.size() > kMostReplayed) replay.complete = false;
+    if (active->fired_times == 0 || !active->rule.enabled) continue;
+    replay.complete = replay.complete && can_be_pinned(*active);
     all.emplace(active->number, pinned(*active));
+    if (active->follows) followers.insert(active->number);
   }
+  std::size_t bytes = 0;
   std::set<std::string> ids;
   for (const auto& [number, rule] : all) {
-    // An id that was used twice: the second draws from another stream.
-    if (!ids.insert(rule.id).second) {
-      replay.complete = false;
-      continue;
-    }
-    replay.rules.push_back(print_rule(rule));
+    std::string text = print_rule(rule);
+    bytes += text.size();
+    const bool follows =
+        std::ranges::any_of(all, [&](const auto& other) { return other.second.then == rule.id; });
+    // A second rule with an id would draw from another stream.
+    const bool fits = ids.insert(rule.id).second && bytes <= kMostReplayBytes;
+    replay.complete = replay.complete && fits && follows == followers.contains(number);
+    if (fits) replay.rules.push_back(std::move(text));
   }
   return replay;
 }
 
-void FaultEngine::reset_counters() {
-  for (const RulePointer& active : rules_) {
-    active->counters = {};
-    active->seen = 0;
-    active->fired_times = 0;
-    active->recorded = false;
-  }
-}
-
-bool FaultEngine::heal(std::string_view drive) {
+std::optional<std::string> FaultEngine::heal(std::string_view drive) {
   FaultLayer* const layer = find_layer(drive);
-  if (layer == nullptr) return false;
+  if (layer == nullptr) return std::nullopt;
+  if (journal_.total() > 0) kept_all_ = false;
   layer->heal();
-  return true;
+  return layer->name();
 }
 
 // What a rule needs to be taken in. --------------------------------------------------------------
 
 std::string FaultEngine::refusal(const Rule& rule) const {
-  if (rules_.size() >= kMostRules) {
-    return fmt::format("there are {} rules; no more are possible", rules_.size());
-  }
   if (!rule.id.empty() && find(rule.id) != nullptr) {
     return fmt::format("id={}: there is such a rule; clear it first or choose another id", rule.id);
   }
@@ -258,11 +286,14 @@ std::string FaultEngine::refusal(const Rule& rule) const {
   if (!of_drives) return refusal_of_place(rule);
   const std::vector<FaultLayer*> layers = layers_at(rule.at);
   if (layers.empty()) {
-    std::vector<std::string> names;
-    for (const FaultLayer* layer : layers_at({})) names.push_back(layer->name());
     const std::string_view kind = rule.at.kind == Place::Kind::kDrive ? "drive" : "enclosure";
-    return fmt::format("at={}:{}: there is no such {}; drives are: {}", kind, shown(rule.at.name),
-                       kind, few(names));
+    std::vector<std::string> names;
+    for (const std::string& place : places()) {
+      const Halves halved = halves(place, ":");
+      if (halved.first == kind) names.emplace_back(halved.second.value_or(""));
+    }
+    return fmt::format("at={}:{}: there is no such {}; {}s are: {}", kind, shown(rule.at.name),
+                       kind, kind, few(names));
   }
   for (const FaultLayer* layer : layers) {
     std::string wrong = refusal_at(rule, *layer);
@@ -321,11 +352,13 @@ std::string FaultEngine::refusal_at(const Rule& rule, const FaultLayer& layer) c
   return {};
 }
 
-std::string FaultEngine::free_id() const {
-  for (std::size_t number = 1;; ++number) {
-    std::string id = fmt::format("r{}", number);
-    if (find(id) == nullptr) return id;
-  }
+// The next behind "r<number>" that is free.
+std::string FaultEngine::free_id(const std::set<std::string>& reserved, std::size_t* number) const {
+  std::string id;
+  do {
+    id = fmt::format("r{}", ++*number);
+  } while (reserved.contains(id) || find(id) != nullptr);
+  return id;
 }
 
 FaultEngine::RulePointer FaultEngine::find(std::string_view id) const {

@@ -17,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -51,7 +52,7 @@ struct Counters {
 struct Replay {
   std::uint64_t seed = 0;
   std::vector<std::string> rules;
-  bool complete = true;  // False: more has fired than is kept, or a rule was switched.
+  bool complete = true;  // False: some of it is missing, or cannot be said by rules.
 };
 
 // One rule in a set, and what is wrong with it.
@@ -114,11 +115,10 @@ class FaultEngine final : public ProbeDecider {
   std::ptrdiff_t release(std::string_view id);
   std::vector<RuleView> list() const;  // In the order of adding.
   std::optional<RuleView> view(std::string_view id) const;
-  void reset_counters();  // Of all rules; `after=` and `count=` begin anew.
   const Journal& journal() const noexcept { return journal_; }
   Replay replay() const;
-  // Takes the damage (defects, overlay) of a drive away. False if there is no such drive.
-  bool heal(std::string_view drive);
+  // Takes the damage (defects, overlay) of a drive away; its name, or nothing without such a drive.
+  std::optional<std::string> heal(std::string_view drive);
 
   // What happens around. ------------------------------------------------------------------------
   void notify(std::string_view event);
@@ -182,11 +182,12 @@ class FaultEngine final : public ProbeDecider {
   std::string member_at(const Place& place) const;
   std::string refusal_at(const Rule& rule, const FaultLayer& layer) const;
   static bool strikes_one(const Rule& rule);  // Its fault happens to the operation that matched.
-  std::string free_id() const;
+  std::string free_id(const std::set<std::string>& reserved, std::size_t* number) const;
   RulePointer insert(Rule rule);
   RulePointer find(std::string_view id) const;
   RuleView view_of(const ActiveRule& active) const;
   Rule pinned(const ActiveRule& active) const;
+  bool can_be_pinned(const ActiveRule& active) const;
   void keep_for_replay(const ActiveRule& active);
   bool is_follow_up(std::string_view id) const;
   std::vector<FaultLayer*> layers_at(const Place& place) const;
@@ -203,6 +204,7 @@ class FaultEngine final : public ProbeDecider {
   std::vector<RulePointer> rules_;
   std::uint64_t added_ = 0;                // Rules, ever.
   std::map<std::uint64_t, Rule> cleared_;  // Pinned, if they fired, by their numbers.
+  std::set<std::uint64_t> followers_;      // Of these, those that waited for another rule.
   bool kept_all_ = true;                   // Nothing that fired is missing in a replay.
   std::vector<FaultLayer*> layers_;
   std::map<std::string, NvramFaultTarget*, std::less<>> nvrams_;

@@ -122,7 +122,8 @@ bool FaultEngine::may_fail(const ActiveRule& active, const FaultLayer& layer) co
 void FaultEngine::start(const RulePointer& active) {
   const Rule& rule = active->rule;
   if (inert(rule)) return;
-  active->armed = rule.event.empty() && !is_follow_up(rule.id) && !waits_for_own_event(rule.fault);
+  active->follows = is_follow_up(rule.id);
+  active->armed = rule.event.empty() && !active->follows && !waits_for_own_event(rule.fault);
   if (active->operational || !active->armed) return;
   const TimePoint opening = started_ + rule.from;
   if (opening > home_.now()) {

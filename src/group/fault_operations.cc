@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <map>
 
 #include "group/running_group.h"
 #include "runtime/known.h"
@@ -16,10 +17,9 @@ Refusal no_such_fault(const std::string& id) {
           .message = fmt::format("there is no fault rule \"{}\"; see the list of faults", id)};
 }
 
-// Names the rule by its number if there are several.
-std::unexpected<Refusal> refuse_rule(Refusal::Code code, std::size_t index, std::size_t count,
+std::unexpected<Refusal> refuse_rule(Refusal::Code code, std::size_t index,
                                      const std::string& wrong) {
-  return refuse(code, count == 1 ? wrong : fmt::format("rule {}: {}", index + 1, wrong));
+  return refuse(code, fmt::format("rule {}: {}", index + 1, wrong));
 }
 
 }  // namespace
@@ -41,15 +41,22 @@ Task<Answer<std::vector<AddedFault>>> RunningGroup::add_faults_now(std::vector<s
   const auto engine = this->engine();
   if (!engine) co_return std::unexpected(engine.error());
   std::vector<AddedFault> all(texts.size());
+  std::map<std::string, std::size_t> first;  // Where an id of the set is first.
   std::vector<fault::Rule> wanted;
   std::vector<std::size_t> indices;  // Of these in the set.
   for (std::size_t i = 0; i < texts.size(); ++i) {
     auto rule = fault::parse_rule(texts[i]);
-    if (!rule) co_return refuse_rule(Refusal::Code::kInvalid, i, texts.size(), rule.error());
+    if (!rule) co_return refuse_rule(Refusal::Code::kInvalid, i, rule.error());
     if (const auto error = event_error(*rule)) {
-      co_return refuse_rule(Refusal::Code::kInvalid, i, texts.size(), *error);
+      co_return refuse_rule(Refusal::Code::kInvalid, i, *error);
     }
     auto there = rule->id.empty() ? std::nullopt : (*engine)->view(rule->id);
+    if (!there && !rule->id.empty()) {
+      const auto [at, is_new] = first.emplace(rule->id, wanted.size());
+      if (!is_new) {
+        there = fault::RuleView{.id = rule->id, .text = print_rule(wanted[at->second])};
+      }
+    }
     if (!there) {
       wanted.push_back(std::move(*rule));
       indices.push_back(i);
@@ -57,7 +64,7 @@ Task<Answer<std::vector<AddedFault>>> RunningGroup::add_faults_now(std::vector<s
     }
     const std::string text = fault::print_rule(*rule);
     if (there->text != text) {
-      co_return refuse_rule(Refusal::Code::kConflict, i, texts.size(),
+      co_return refuse_rule(Refusal::Code::kConflict, i,
                             fmt::format("fault rule \"{}\" exists as \"{}\", not as \"{}\"; clear "
                                         "it first, or choose another id",
                                         there->id, there->text, text));
@@ -66,11 +73,13 @@ Task<Answer<std::vector<AddedFault>>> RunningGroup::add_faults_now(std::vector<s
   }
   const auto ids = (*engine)->add_all(std::move(wanted));
   if (!ids) {
-    co_return refuse_rule(Refusal::Code::kInvalid, indices[ids.error().index], texts.size(),
-                          ids.error().text);
+    co_return refuse_rule(Refusal::Code::kInvalid, indices[ids.error().index], ids.error().text);
   }
   for (std::size_t i = 0; i < indices.size(); ++i) {
     all[indices[i]].rule = known((*engine)->view((*ids)[i]));
+  }
+  for (AddedFault& one : all) {
+    if (!one.created) one.rule = known((*engine)->view(one.rule.id));
   }
   co_return all;
 }
@@ -103,8 +112,16 @@ Task<Answer<fault::RuleView>> RunningGroup::enable_fault(std::string id, bool en
 Task<Answer<ReleasedFault>> RunningGroup::release_fault_now(std::string id) {
   const auto engine = this->engine();
   if (!engine) co_return std::unexpected(engine.error());
+  const auto view = (*engine)->view(id);
+  if (!view) co_return std::unexpected(no_such_fault(id));
+  const auto rule = fault::parse_rule(view->text);
+  if (!rule || rule->fault != fault::Fault::kHold) {
+    co_return refuse(Refusal::Code::kConflict,
+                     fmt::format("fault rule \"{}\" has not do=hold, so nothing can be released; "
+                                 "clear or disable it to end what it does",
+                                 id));
+  }
   const std::ptrdiff_t released = (*engine)->release(id);
-  if (released < 0) co_return std::unexpected(no_such_fault(id));
   co_return ReleasedFault{.rule = known((*engine)->view(id)),
                           .operations = static_cast<std::uint64_t>(released)};
 }
@@ -116,8 +133,9 @@ Task<Answer<ReleasedFault>> RunningGroup::release_fault(std::string id) {
 Task<Answer<DriveInfo>> RunningGroup::heal_drive_now(std::string drive) {
   const auto engine = this->engine();
   if (!engine) co_return std::unexpected(engine.error());
-  if (!(*engine)->heal(drive)) co_return std::unexpected(no_such_drive(drive));
-  co_return co_await drive_now(std::move(drive));
+  auto healed = (*engine)->heal(drive);
+  if (!healed) co_return std::unexpected(no_such_drive(drive));
+  co_return co_await drive_now(std::move(*healed));
 }
 
 Task<Answer<DriveInfo>> RunningGroup::heal_drive(std::string drive) {

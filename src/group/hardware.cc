@@ -194,9 +194,11 @@ void Hardware::make_engine() {
   options.seed = wanted.seed;
   options.on_firing = [this](const fault::Firing& firing) {
     const std::string_view target = firing.target;
+    const std::string drive(target.starts_with("drive ") ? target.substr(6) : "");
+    if (firing.repeated && repeated_.count("fault", "", drive)) return;
     EventInfo told{.severity = Severity::kWarning,
                    .kind = "fault",
-                   .drive = target.starts_with("drive ") ? std::string(target.substr(6)) : "",
+                   .drive = drive,
                    .text = fault::describe(firing)};
     if (firing.repeated) return repeated_.add(std::move(told), home_.now());
     events_.add(std::move(told));

@@ -19,6 +19,14 @@ void RepeatedEvents::add(EventInfo event, TimePoint now) {
   burst.newest = std::move(event);
 }
 
+bool RepeatedEvents::count(const std::string& kind, const std::string& set,
+                           const std::string& drive) {
+  const auto found = bursts_.find(Key(kind, set, drive));
+  if (found == bursts_.end() || found->second.count == 0) return false;
+  ++found->second.count;
+  return true;
+}
+
 void RepeatedEvents::tell(Burst& burst) {
   if (burst.count > 1) {
     burst.newest.text += fmt::format("; and {} more like this one", burst.count - 1);

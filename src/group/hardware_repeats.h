@@ -2,7 +2,7 @@
 // corrupts whatever it reads, from pushing everything else out of the log.
 //
 // Of one kind, set and drive the first is told at once; what comes after it is counted and told in
-// one line with the newest of them, at most once a second and ever more rarely, until a while
+// one line with one of them, at most once a second and ever more rarely, until a while
 // passes without any. None goes uncounted.
 #pragma once
 
@@ -24,6 +24,8 @@ class RepeatedEvents {
   explicit RepeatedEvents(EventLog& log) : log_(log) {}  // Borrows it.
 
   void add(EventInfo event, TimePoint now);
+  // Counts one more like those that are counted already; false: there are none, add it.
+  bool count(const std::string& kind, const std::string& set, const std::string& drive);
   // Tells what was counted and is due; called every second or so.
   void tell(TimePoint now);
   void tell_all();  // Due or not.

@@ -305,12 +305,13 @@ class Service {
   virtual Task<Answer<void>> acknowledge_lost_writes(std::string set) = 0;
 
   virtual Task<FaultsInfo> list_faults() = 0;
-  // All of them or none. A rule that exists already, by its id, stays as it is.
+  // All of them or none. A rule that exists already, by its id, stays as it is. A refusal of one
+  // begins with its number: "rule 2: …".
   virtual Task<Answer<std::vector<AddedFault>>> add_faults(std::vector<std::string> rules) = 0;
   virtual Task<Answer<fault::RuleView>> show_fault(std::string id) = 0;
   // Disabling ends what the rule does.
   virtual Task<Answer<fault::RuleView>> enable_fault(std::string id, bool enabled) = 0;
-  // The operations that the rule holds go on.
+  // The operations that a rule of do=hold holds go on.
   virtual Task<Answer<ReleasedFault>> release_fault(std::string id) = 0;
   // Takes the damage away that rules have done to the drive's data.
   virtual Task<Answer<DriveInfo>> heal_drive(std::string drive) = 0;

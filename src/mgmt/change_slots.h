@@ -43,7 +43,7 @@ class ChangeSlots {
 
  private:
   static bool is_way_out(std::string_view path) noexcept {
-    return path.starts_with("/api/v1/faults") || path.starts_with("/api/v1/sessions");
+    return path.starts_with("/api/v1/fault") || path.starts_with("/api/v1/sessions");
   }
 
   std::atomic<int> free_[2];

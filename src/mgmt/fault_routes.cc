@@ -30,8 +30,13 @@ Reply show_fault(Backend& backend, const Call& call) {
 Reply add_fault(Backend& backend, const Call& call) {
   auto rule = read_word(call.body, "rule", "a rule such as \"at=drive:d0 do=fail\"");
   if (!rule) return error_reply(400, rule.error());
-  const auto added = backend.run(backend.service().add_faults({std::move(*rule)}));
-  if (!added) return refused(added.error());
+  auto added = backend.run(backend.service().add_faults({std::move(*rule)}));
+  if (!added) {
+    constexpr std::string_view kNumber = "rule 1: ";
+    std::string& message = added.error().message;
+    if (message.starts_with(kNumber)) message.erase(0, kNumber.size());
+    return refused(added.error());
+  }
   const group::AddedFault& one = added->front();
   return made(to_json(one.rule), one.created, fmt::format("/api/v1/faults/{}", one.rule.id));
 }

@@ -187,7 +187,7 @@ const std::string_view kHardwareSchemas = R"json({
 "FaultReplay": {"type": "object", "required": ["seed", "complete", "rules"], "properties": {
   "seed": {"type": "integer", "description": "With which the rules draw the same."},
   "complete": {"type": "boolean",
-    "description": "False: more has fired than is kept, or a rule was switched."},
+    "description": "False: some of it is missing, or cannot be said by rules."},
   "rules": {"type": "array", "items": {"type": "string"}}}},
 "FaultPlaceList": {"type": "object", "required": ["places"], "properties": {
   "places": {"type": "array", "items": {"type": "string"}}}},

@@ -45,7 +45,7 @@ struct Route {
   std::string_view operation;
   std::string_view summary;
   std::string_view description;
-  std::string_view request_schema;  // Empty: nothing in a body is looked at.
+  std::string_view request_schema;  // Empty: a body is none, or {}.
   int success = 200;
   std::string_view response_schema;  // Empty: no content, or text.
   std::vector<int> refusals;         // Besides those that every route has.

@@ -387,7 +387,12 @@ bool matches(std::string_view pattern, std::string_view path,
   return pattern.empty() && path.empty();
 }
 
-std::optional<std::string> wrong_query(const Route& route, const Call& call) {
+// Also a body that nothing looks at: it may be meant for another operation.
+std::optional<std::string> wrong_request(const Route& route, const Call& call) {
+  const bool empty = call.body.find_first_not_of(" \t\r\n{}") == std::string_view::npos;
+  if (route.request_schema.empty() && !empty) {
+    return fmt::format("{} {} has no body; leave it out, or write {{}}", route.method, route.path);
+  }
   for (const auto& [name, value] : call.query) {
     const auto known = std::ranges::find(route.query, name, &QueryParameter::name);
     if (known == route.query.end()) {
@@ -465,7 +470,7 @@ Reply answer(Backend& backend, std::string_view method, std::string_view path, C
   if (route == nullptr) {
     return error_reply(404, fmt::format("there is nothing at {}; see /api/v1/openapi.json", path));
   }
-  const auto error = wrong_query(*route, call);
+  const auto error = wrong_request(*route, call);
   if (!is_audited(*route)) return error ? error_reply(400, *error) : route->handle(backend, call);
   std::string begun;
   if (!error)

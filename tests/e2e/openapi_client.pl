@@ -65,7 +65,7 @@ make('cloneSnapshot', {name => 'v', snapshot => 's'}, {name => 'x'}, 'uuid');
 make('createPool', {}, {name => 'q', members => ['two'], page => '1MiB'}, 'uuid');
 make('addFault', {}, {rule => 'id=f at=drive:d0 p=0 do=fail'}, 'rule');
 call('addFault', 409, {}, json => {rule => 'id=f at=drive:d0 p=0 do=hang'});
-call('addFaults', 200, {}, json => {rules => ['id=g at=drive:d0 do=smart enabled=no']});
+call('addFaults', 200, {}, json => {rules => ['id=g at=drive:d0 op=unmap do=hold enabled=no']});
 call($_, 200, {id => 'g'}, json => {}) for qw(enableFault disableFault releaseFault);
 call('healDrive', 200, {}, json => {drive => 'd0'});
 call('changeVolume', 200, {name => 'v'}, json => {size => '16MiB'});

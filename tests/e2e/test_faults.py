@@ -487,7 +487,9 @@ def test_rules_in_files_and_by_their_ids(t):
     t.check(len(daemon.sandbay_json('fault', 'list')['faults']) == 3, 'no rule is added twice')
 
     t.check(the_drive(daemon, 'd1')['unreadable_blocks'] == 8, 'd1 has defects')
-    daemon.sandbay('fault', 'heal', 'd1')
+    daemon.sandbay('fault', 'heal', '1')  # As at=drive:1 names it.
+    error = daemon.sandbay('fault', 'clear', '', ok=False).stdout
+    t.check('the value is empty' in error, error)
     t.check(the_drive(daemon, 'd1')['unreadable_blocks'] == 0, 'd1 is healed')
     reader = t.start('qemu-io', '-f', 'raw', '-c', 'read 0 1M', daemon.url('v'))
     t.until(lambda: daemon.sandbay_json('fault', 'show', 'wait')['held'] == 1, 'a read is held')
@@ -545,7 +547,7 @@ def test_what_fired_fires_again_by_a_file(t):
     daemon.sandbay('fault', 'journal', '--file', file)
     with open(file, encoding='utf-8') as stream:
         lines = stream.read().splitlines()
-    t.check(lines[0].startswith('# For a daemon with seed = '), lines)
+    t.check(lines[0].startswith('# For [faults] of a daemon with seed = '), lines)
     t.check(first and all('matches=' in line for line in lines[1:]), f'{first} {lines}')
     daemon.terminate()
     again = bay(t, *lines[1:], level='jbod', count=1)

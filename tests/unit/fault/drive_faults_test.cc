@@ -157,7 +157,7 @@ Task<void> growing_errors(Executor& home) {
   CHECK(error == Error::kMediumError);
   error = co_await read_error(bench.layer(), {1500, 500});
   CHECK(error == Error::kNone);
-  CHECK(bench.engine.heal("d0"));
+  CHECK(bench.engine.heal("0") == "d0");
   CHECK(bench.layer().health() == Health::kGood);
 }
 

@@ -56,12 +56,6 @@ Task<void> counting(Executor& home) {
   }
   CHECK(fired == "...x.x......");
   CHECK(bench.counters("n") == Counters{.matched = 12, .fired = 2});
-  bench.engine.reset_counters();
-  for (int i = 0; i < 4; ++i) {
-    const Error error = co_await do_plainly(bench.layer(), Operation::kFlush);
-    CHECK(error == Error::kNone);
-  }
-  CHECK(bench.counters("n") == Counters{.matched = 4, .fired = 1});
 
   bench.add("id=p at=drive:d1 op=flush p=0.25 do=nothing");
   for (int i = 0; i < 1000; ++i) {

@@ -1,4 +1,4 @@
-// What has fired, as rules: they do the same to the same operations, without any chance.
+// Firings as rules: they do the same to the same operations, without any chance.
 #include <fmt/format.h>
 #include <catch2/catch.hpp>
 
@@ -80,14 +80,84 @@ Task<void> fire_again(Executor& home, std::uint64_t seed, std::size_t* fired) {
   bench.engine.clear_all();
 }
 
-Task<void> say_what_is_missing(Executor& home) {
+// Whether the replay is complete after `act`, and what it has.
+Task<Replay> replay_after(Executor& home, std::function<Task<void>(Bench&)> act) {
   Bench bench(home);
-  bench.add("id=a at=drive:d0 do=smart");
-  CHECK(bench.engine.replay().complete);
-  CHECK(bench.engine.replay().rules == std::vector<std::string>{"rule id=a at=drive:d0 do=smart"});
-  bench.engine.enable("a", false);
-  CHECK_FALSE(bench.engine.replay().complete);
-  co_return;
+  co_await act(bench);
+  const Replay replay = bench.engine.replay();
+  bench.engine.clear_all();
+  for (const auto& drive : bench.drives) co_await drive.layer->drain();
+  co_return replay;
+}
+
+Task<void> one_operation(Bench& bench) {
+  (void)co_await do_plainly(bench.layer(), Operation::kFlush);
+  co_await bench.home.sleep_for(microseconds(1000));
+}
+
+Task<void> say_what_is_missing(Executor& home) {
+  Replay replay = co_await replay_after(home, [](Bench& bench) -> Task<void> {
+    bench.add("id=a at=drive:d0 do=smart");
+    co_return;
+  });
+  CHECK(replay.complete);
+  CHECK(replay.rules == std::vector<std::string>{"rule id=a at=drive:d0 do=smart"});
+  replay = co_await replay_after(home, [](Bench& bench) -> Task<void> {
+    bench.add("id=a at=drive:d0 do=smart");
+    bench.engine.enable("a", false);
+    co_return;
+  });
+  CHECK(replay.complete);
+  REQUIRE(replay.rules.size() == 1);
+  CHECK(replay.rules[0].starts_with("rule id=a at=drive:d0 until="));
+  replay = co_await replay_after(home, [](Bench& bench) -> Task<void> {
+    bench.add("id=a at=drive:d0 do=smart");
+    bench.engine.enable("a", false);
+    bench.engine.enable("a", true);
+    co_return;
+  });
+  CHECK_FALSE(replay.complete);
+  // Enabled before it has seen anything, it counts from then on.
+  replay = co_await replay_after(home, [](Bench& bench) -> Task<void> {
+    bench.add("id=a enabled=no at=drive:d0 do=smart");
+    co_await one_operation(bench);
+    bench.engine.enable("a", true);
+  });
+  CHECK(replay.complete);
+  REQUIRE(replay.rules.size() == 1);
+  CHECK(replay.rules[0].starts_with("rule id=a at=drive:d0 from="));
+  // Cleared while it lasts it has no follow-up; and none in the replay.
+  replay = co_await replay_after(home, [](Bench& bench) -> Task<void> {
+    bench.add("id=b at=drive:d1 event=then do=smart");
+    bench.add("id=a at=drive:d0 do=smart for=1s then=rule:b");
+    co_await one_operation(bench);
+    bench.engine.clear("a");
+  });
+  CHECK(replay.complete);
+  REQUIRE(replay.rules.size() == 1);
+  CHECK(replay.rules[0].find("then=") == std::string::npos);
+  // It remembers data of its own time.
+  replay = co_await replay_after(home, [](Bench& bench) -> Task<void> {
+    co_await one_operation(bench);
+    bench.add("id=a at=drive:d0 lba=0+8 from=1ns do=stale");
+    co_await one_operation(bench);
+  });
+  CHECK_FALSE(replay.complete);
+  // An id without a name is not used again.
+  replay = co_await replay_after(home, [](Bench& bench) -> Task<void> {
+    CHECK(bench.add("at=drive:d0 do=smart") == "r1");
+    bench.engine.clear("r1");
+    CHECK(bench.add("at=drive:d1 do=smart") == "r2");
+    co_return;
+  });
+  CHECK(replay.complete);
+  CHECK(replay.rules.size() == 2);
+  replay = co_await replay_after(home, [](Bench& bench) -> Task<void> {
+    bench.add("id=a at=drive:d0 do=smart");
+    bench.engine.heal("d1");
+    co_return;
+  });
+  CHECK_FALSE(replay.complete);
 }
 
 Task<void> fire_by_number(Executor& home) {

@@ -127,6 +127,11 @@ TEST_CASE("Fault rules come in sets, and are shown, enabled and released by thei
     const Answer other = add({"id=c at=drive:d0 do=smart", "id=a at=drive:d1 op=write do=hold"});
     CHECK(other.status == 409);
     CHECK_THAT(other.text, Catch::Contains("rule 2: fault rule"));
+    const Answer twice = add({"at=drive:d0 p=0 do=smart", "id=r1 at=drive:d0 p=0 do=smart",
+                              "id=r1 at=drive:d0 p=0 do=smart"});
+    CHECK(twice.body.at("faults").at(0).at("id") == "r2");  // Another rule of the set has r1.
+    CHECK(rest.ask("DELETE", "/api/v1/faults/r1").status == 204);
+    CHECK(rest.ask("DELETE", "/api/v1/faults/r2").status == 204);
     // The number is the one in the set, also behind a rule that exists.
     CHECK_THAT(add({rules[0], "at=drive:x do=fail"}).text, Catch::Contains("rule 2: at=drive:x"));
 
@@ -137,10 +142,13 @@ TEST_CASE("Fault rules come in sets, and are shown, enabled and released by thei
     CHECK(off.at("rule") == "rule id=b enabled=no at=drive:s do=smart");
     CHECK(off.at("active") == false);
     CHECK(rest.ask("POST", "/api/v1/faults/a/release", "{}").body.at("released") == 0);
+    CHECK(rest.ask("POST", "/api/v1/faults/b/release", "{}").status == 409);
     for (const char* path : {"enable", "disable", "release"}) {
       CHECK(rest.ask("POST", std::string("/api/v1/faults/x/") + path, "{}").status == 404);
     }
     CHECK(rest.get("/api/v1/faults/x").status == 404);
+    CHECK(rest.ask("POST", "/api/v1/faults/a/enable", R"({"x": 1})").status == 400);
+    CHECK(rest.ask("DELETE", "/api/v1/faults", R"({"id": "a"})").status == 400);
     CHECK(rest.ask("POST", "/api/v1/faults/heal", R"({"drive": "d0"})").body.at("name") == "d0");
     CHECK(rest.ask("POST", "/api/v1/faults/heal", R"({"drive": "x"})").status == 404);
     CHECK(rest.ask("POST", "/api/v1/faults/heal", "{}").status == 400);
