@@ -1,5 +1,5 @@
-// Values as they may stand on the command line: a number of an event or an entry. The library that
-// reads options takes "-1" for the largest number and cuts one that is too large down to it.
+// Checks of values on the command line. CLI11 reads "-1" as the largest number, and reduces larger
+// numbers to that.
 #pragma once
 
 #include <charconv>
@@ -19,7 +19,7 @@ inline std::string wrong_number(const std::string& text) {
   return "\"" + text + "\" is no number; write a whole number from 0 on";
 }
 
-// The same of a text that a script's variable may have left empty: not as the option left out.
+// An empty value, from a script's unset variable, is not the same as an option left out.
 inline std::string wrong_if_empty(const std::string& text) {
   return text.empty() ? "the value is empty" : "";
 }

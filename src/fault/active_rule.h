@@ -28,8 +28,8 @@ struct ActiveRule {
 
   FaultEngine& engine;
   Rule rule;
-  Random random;     // What its faults draw,
-  Random decisions;  // and p=: which matches fire does not shift what they do.
+  Random random;     // For the effects,
+  Random decisions;  // and for p=, which therefore does not shift the effects.
   Counters counters;
 
   // Of the rule, for every operation.

@@ -95,7 +95,7 @@ std::expected<std::vector<std::string>, WrongRule> FaultEngine::add_all(std::vec
         kMostRules - before, fmt::format("there are {} rules; no more are possible", kMostRules)});
   }
   std::set<std::string> reserved;  // Not for rules without an id.
-  for (const auto& [number, rule] : cleared_) reserved.insert(rule.id);
+  for (const auto& [order, pinned] : cleared_) reserved.insert(pinned.rule.id);
   for (const Rule& rule : rules) reserved.insert(rule.id);
   std::vector<std::string> ids;
   std::size_t number = 0;
@@ -200,7 +200,7 @@ std::optional<RuleView> FaultEngine::view(std::string_view id) const {
 }
 
 // The rule as it would fire again: from when it was added, and by number where chance decided.
-Rule FaultEngine::pinned(const ActiveRule& active) const {
+FaultEngine::Pinned FaultEngine::pinned(const ActiveRule& active) const {
   Rule rule = active.rule;
   rule.from = std::max(rule.from, active.added - started_);
   if (rule.probability < 1) {
@@ -212,7 +212,7 @@ Rule FaultEngine::pinned(const ActiveRule& active) const {
   }
   // A time without a word about operations would fire by itself.
   if (active.operational && !looks_at_operations(rule)) rule.operations = active.operations;
-  return rule;
+  return {.rule = std::move(rule), .follows = active.follows};
 }
 
 // Whether pinned() says all of it.
@@ -230,38 +230,37 @@ bool FaultEngine::can_be_pinned(const ActiveRule& active) const {
 // It is cleared, or disabled.
 void FaultEngine::keep_for_replay(const ActiveRule& active) {
   if (active.fired_times == 0 || !active.rule.enabled) return;
-  Rule rule = pinned(active);
+  Pinned kept = pinned(active);
+  Rule& rule = kept.rule;
   const Duration until = std::max(home_.now() - started_, rule.from + Duration{1});
   rule.until = std::min(rule.until.value_or(until), until);
-  // An end by until= has its follow-up, and clearing has none.
+  // An end by until= starts the follow-up; clearing does not.
   const bool lasts = rule.duration > Duration::zero() && active.active_until > home_.now();
   const bool followed = lasts && !rule.then.empty() && active.fired_times > 1;
   if (lasts) rule.then.clear();
   if (!can_be_pinned(active) || followed || cleared_.size() == kMostReplayed) kept_all_ = false;
-  if (cleared_.size() < kMostReplayed) cleared_.emplace(active.number, std::move(rule));
-  if (active.follows) followers_.insert(active.number);
+  if (cleared_.size() < kMostReplayed) cleared_.emplace(active.number, std::move(kept));
 }
 
 Replay FaultEngine::replay() const {
   Replay replay{.seed = options_.seed, .rules = {}, .complete = kept_all_};
-  std::map<std::uint64_t, Rule> all = cleared_;
-  std::set<std::uint64_t> followers = followers_;
+  std::map<std::uint64_t, Pinned> all = cleared_;
   for (const RulePointer& active : rules_) {
     if (active->fired_times == 0 || !active->rule.enabled) continue;
     replay.complete = replay.complete && can_be_pinned(*active);
     all.emplace(active->number, pinned(*active));
-    if (active->follows) followers.insert(active->number);
   }
   std::size_t bytes = 0;
   std::set<std::string> ids;
-  for (const auto& [number, rule] : all) {
+  for (const auto& [number, pinned] : all) {
+    const Rule& rule = pinned.rule;
     std::string text = print_rule(rule);
     bytes += text.size();
-    const bool follows =
-        std::ranges::any_of(all, [&](const auto& other) { return other.second.then == rule.id; });
+    const bool follows = std::ranges::any_of(
+        all, [&](const auto& other) { return other.second.rule.then == rule.id; });
     // A second rule with an id would draw from another stream.
     const bool fits = ids.insert(rule.id).second && bytes <= kMostReplayBytes;
-    replay.complete = replay.complete && fits && follows == followers.contains(number);
+    replay.complete = replay.complete && fits && follows == pinned.follows;
     if (fits) replay.rules.push_back(std::move(text));
   }
   return replay;
@@ -292,8 +291,8 @@ std::string FaultEngine::refusal(const Rule& rule) const {
       const Halves halved = halves(place, ":");
       if (halved.first == kind) names.emplace_back(halved.second.value_or(""));
     }
-    return fmt::format("at={}:{}: there is no such {}; {}s are: {}", kind, shown(rule.at.name),
-                       kind, kind, few(names));
+    return fmt::format("at={}:{}: unknown {}; {}s are: {}", kind, shown(rule.at.name), kind, kind,
+                       few(names));
   }
   for (const FaultLayer* layer : layers) {
     std::string wrong = refusal_at(rule, *layer);
@@ -309,7 +308,7 @@ std::string FaultEngine::refusal_of_place(const Rule& rule) const {
       return fmt::format("at=member:{}: do=member.return.stale is of its drives, and none are here",
                          rule.at.name);
     }
-    return fmt::format("at=member:{}: there is no such member; there are: {}", rule.at.name,
+    return fmt::format("at=member:{}: unknown member; members are: {}", rule.at.name,
                        few(members_));
   }
   if (rule.at.kind == Place::Kind::kMeta) {
@@ -319,7 +318,7 @@ std::string FaultEngine::refusal_of_place(const Rule& rule) const {
   std::vector<std::string> names;
   for (const auto& [name, target] : nvrams_) names.push_back(name);
   const bool there = rule.at.name.empty() ? !names.empty() : nvrams_.contains(rule.at.name);
-  return there ? "" : fmt::format("at=nvram: there is no such NVRAM; there are: {}", few(names));
+  return there ? "" : fmt::format("at=nvram: unknown NVRAM; NVRAMs are: {}", few(names));
 }
 
 std::string FaultEngine::refusal_at(const Rule& rule, const FaultLayer& layer) const {
@@ -344,7 +343,7 @@ std::string FaultEngine::refusal_at(const Rule& rule, const FaultLayer& layer) c
   }
   if (!rule.to_drive.empty()) {
     const FaultLayer* const other = find_layer(rule.to_drive);
-    if (other == nullptr) return fmt::format("to=drive:{}: there is no such drive", rule.to_drive);
+    if (other == nullptr) return fmt::format("to=drive:{}: unknown drive", rule.to_drive);
     if (other->geometry().block_bytes != geometry.block_bytes) {
       return fmt::format("to=drive:{}: its blocks have another size", rule.to_drive);
     }

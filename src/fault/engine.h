@@ -103,7 +103,7 @@ class FaultEngine final : public ProbeDecider {
   // waits for nothing fires at once.
   std::expected<std::string, std::string> add(std::string_view text);
   std::expected<std::string, std::string> add(Rule rule);
-  // All or none, in any order: follow-ups may stand before what they follow. Their ids.
+  // Adds all rules or none, in any order, and returns their ids.
   std::expected<std::vector<std::string>, WrongRule> add_all(std::vector<Rule> rules);
   std::expected<void, std::string> add_all(std::span<const std::string> texts);
   // Ends what the rule does: drives return, held operations end. Damage to data stays until it is
@@ -186,7 +186,11 @@ class FaultEngine final : public ProbeDecider {
   RulePointer insert(Rule rule);
   RulePointer find(std::string_view id) const;
   RuleView view_of(const ActiveRule& active) const;
-  Rule pinned(const ActiveRule& active) const;
+  struct Pinned {
+    Rule rule;
+    bool follows = false;  // See ActiveRule.
+  };
+  Pinned pinned(const ActiveRule& active) const;
   bool can_be_pinned(const ActiveRule& active) const;
   void keep_for_replay(const ActiveRule& active);
   bool is_follow_up(std::string_view id) const;
@@ -202,10 +206,9 @@ class FaultEngine final : public ProbeDecider {
   TimePoint started_;
   Journal journal_;
   std::vector<RulePointer> rules_;
-  std::uint64_t added_ = 0;                // Rules, ever.
-  std::map<std::uint64_t, Rule> cleared_;  // Pinned, if they fired, by their numbers.
-  std::set<std::uint64_t> followers_;      // Of these, those that waited for another rule.
-  bool kept_all_ = true;                   // Nothing that fired is missing in a replay.
+  std::uint64_t added_ = 0;                  // Rules, ever.
+  std::map<std::uint64_t, Pinned> cleared_;  // By the rules' numbers, if they fired.
+  bool kept_all_ = true;                     // Nothing that fired is missing in a replay.
   std::vector<FaultLayer*> layers_;
   std::map<std::string, NvramFaultTarget*, std::less<>> nvrams_;
   std::vector<std::string> members_;

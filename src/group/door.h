@@ -1,8 +1,8 @@
-// Door: the block device that volumes stand on whose set or pool may come later. It is there for
-// as long as the group knows what is behind it; until that comes, every request ends with
-// kNotReady. Its geometry stays the known one, since a set that has not run yet does not know what
-// its drives can do; but caches, and their unit, are as they are now. A door that follows has the
-// geometry of what is behind it.
+// Door: the block device below volumes whose set or pool may start later. It exists as long as the
+// group knows the device behind it; until that starts, every request ends with kNotReady. A door
+// keeps the recorded geometry, because a set that never ran does not know the abilities of its
+// drives; it only follows changes of caches and their unit. A door that follows takes the whole
+// geometry from the device behind it.
 //
 // Where the power can be cut, no host hears anything from the moment on when it is: neither what
 // the cut does to requests, nor that anything was written afterwards.

@@ -41,9 +41,9 @@ Task<Answer<std::vector<AddedFault>>> RunningGroup::add_faults_now(std::vector<s
   const auto engine = this->engine();
   if (!engine) co_return std::unexpected(engine.error());
   std::vector<AddedFault> all(texts.size());
-  std::map<std::string, std::size_t> first;  // Where an id of the set is first.
+  std::map<std::string, std::size_t> first;  // The first wanted rule of each id.
   std::vector<fault::Rule> wanted;
-  std::vector<std::size_t> indices;  // Of these in the set.
+  std::vector<std::size_t> indices;  // Positions of the wanted rules in the set.
   for (std::size_t i = 0; i < texts.size(); ++i) {
     auto rule = fault::parse_rule(texts[i]);
     if (!rule) co_return refuse_rule(Refusal::Code::kInvalid, i, rule.error());

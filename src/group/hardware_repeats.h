@@ -24,7 +24,7 @@ class RepeatedEvents {
   explicit RepeatedEvents(EventLog& log) : log_(log) {}  // Borrows it.
 
   void add(EventInfo event, TimePoint now);
-  // Counts one more like those that are counted already; false: there are none, add it.
+  // Adds one to a burst that is being counted; false if no such burst exists.
   bool count(const std::string& kind, const std::string& set, const std::string& drive);
   // Tells what was counted and is due; called every second or so.
   void tell(TimePoint now);

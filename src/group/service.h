@@ -305,7 +305,7 @@ class Service {
   virtual Task<Answer<void>> acknowledge_lost_writes(std::string set) = 0;
 
   virtual Task<FaultsInfo> list_faults() = 0;
-  // All of them or none. A rule that exists already, by its id, stays as it is. A refusal of one
+  // Adds all rules or none; keeps rules that exist with the same id and text. The refusal of a rule
   // begins with its number: "rule 2: …".
   virtual Task<Answer<std::vector<AddedFault>>> add_faults(std::vector<std::string> rules) = 0;
   virtual Task<Answer<fault::RuleView>> show_fault(std::string id) = 0;
@@ -319,7 +319,7 @@ class Service {
   // The latest effects of rules whose number is greater, oldest first.
   virtual Task<Answer<std::vector<FiringInfo>>> list_firings(std::uint64_t since) = 0;
   virtual Task<Answer<fault::Replay>> replay_faults() = 0;
-  // What a rule may name after at=.
+  // Accepted values of at=.
   virtual Task<Answer<std::vector<std::string>>> list_fault_places() = 0;
   virtual Task<std::vector<EventInfo>> list_events(std::uint64_t since) = 0;
 

@@ -181,7 +181,7 @@ const std::string_view kHardwareSchemas = R"json({
   "operation": {"type": "integer", "description": "The target's n-th; 0: no operation was struck."},
   "first_block": {"type": "integer"},
   "blocks": {"type": "integer"},
-  "effect": {"type": "string", "description": "What it did, where the fault alone does not say."}}},
+  "effect": {"type": "string", "description": "Details of the effect; may be empty."}}},
 "FiringList": {"type": "object", "required": ["firings"], "properties": {
   "firings": {"type": "array", "items": {"$ref": "#/components/schemas/Firing"}}}},
 "FaultReplay": {"type": "object", "required": ["seed", "complete", "rules"], "properties": {

@@ -45,7 +45,7 @@ struct Route {
   std::string_view operation;
   std::string_view summary;
   std::string_view description;
-  std::string_view request_schema;  // Empty: a body is none, or {}.
+  std::string_view request_schema;  // Empty: only an empty body or {} is accepted.
   int success = 200;
   std::string_view response_schema;  // Empty: no content, or text.
   std::vector<int> refusals;         // Besides those that every route has.

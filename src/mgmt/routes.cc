@@ -387,7 +387,7 @@ bool matches(std::string_view pattern, std::string_view path,
   return pattern.empty() && path.empty();
 }
 
-// Also a body that nothing looks at: it may be meant for another operation.
+// An unexpected body is refused, too: the client may mean another operation.
 std::optional<std::string> wrong_request(const Route& route, const Call& call) {
   const bool empty = call.body.find_first_not_of(" \t\r\n{}") == std::string_view::npos;
   if (route.request_schema.empty() && !empty) {

@@ -23,7 +23,7 @@ class Crc32c {
 };
 
 std::uint32_t crc32c(std::span<const std::byte> bytes) noexcept;
-// Of bytes that have their own checksum, four bytes at `at`, which counts as zeros.
+// The CRC of bytes that contain it themselves: the four bytes at `at` count as zeros.
 std::uint32_t crc32c_around(std::span<const std::byte> bytes, std::size_t at) noexcept;
 
 }  // namespace sandbay

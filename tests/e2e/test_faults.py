@@ -473,7 +473,7 @@ def test_rules_in_files_and_by_their_ids(t):
 
     write('# What breaks today.', '', 'at=drive:d1 do=smart  # Soon.', 'at=drive:d7 do=fail')
     error = daemon.sandbay('fault', 'add', '--file', file, ok=False).stdout
-    t.check(f'{file}:4: at=drive:d7: there is no such drive; drives are: d0' in error, error)
+    t.check(f'{file}:4: at=drive:d7: unknown drive; drives are: d0' in error, error)
     t.check(not daemon.sandbay_json('fault', 'list')['faults'], 'nothing is added by halves')
     write('id=wait at=drive:d0 op=read origin=host count=1 do=hold',
           'id=bad at=drive:d1 lba=2048+8 do=lse', 'id=off at=drive:d2 enabled=no do=fail')

@@ -88,7 +88,7 @@ def test_a_member_is_lost_and_returns_by_rule(t):
     t.check(any('fault gone fired: member.loss' in event['text'] for event in events(daemon)),
             'it is told')
     done = daemon.sandbay('fault', 'add', 'at=member:three do=member.loss', ok=False)
-    t.check('there are: array1, two' in done.stdout, done.stdout)
+    t.check('unknown member; members are: array1, two' in done.stdout, done.stdout)
 
 
 def test_a_member_is_cut_off_and_slow_by_rule(t):

@@ -191,12 +191,10 @@ Task<void> refusals(Executor& home) {
     const auto id = bench.engine.add(text);
     return id.has_value() ? "" : id.error();
   };
-  CHECK(refused("at=drive:x do=fail") ==
-        "at=drive:x: there is no such drive; drives are: d0, d1, d2");
-  CHECK(refused("at=nvram do=nvram.loss") == "at=nvram: there is no such NVRAM; there are: none");
+  CHECK(refused("at=drive:x do=fail") == "at=drive:x: unknown drive; drives are: d0, d1, d2");
+  CHECK(refused("at=nvram do=nvram.loss") == "at=nvram: unknown NVRAM; NVRAMs are: none");
   CHECK(refused("at=drive:d0 lba=2000+100 do=lse") == "lba=0x7d0+100: drive d0 has 2048 blocks");
-  CHECK(refused("at=drive:d0 do=misdirect.read to=drive:d9") ==
-        "to=drive:d9: there is no such drive");
+  CHECK(refused("at=drive:d0 do=misdirect.read to=drive:d9") == "to=drive:d9: unknown drive");
   CHECK(refused("at=drive:d0 do=insert content=other").starts_with("content=other: there is no"));
   bench.add("id=a at=drive:2 do=smart");
   CHECK(bench.layer(2).health() == Health::kPredictedFailure);

@@ -192,8 +192,8 @@ Task<void> refusals(Executor& home) {
     return id.has_value() ? "" : id.error();
   };
   CHECK(refused("at=member:three do=member.loss") ==
-        "at=member:three: there is no such member; there are: one, two");
-  CHECK(refused("at=member:2 do=member.loss").starts_with("at=member:2: there is no such"));
+        "at=member:three: unknown member; members are: one, two");
+  CHECK(refused("at=member:2 do=member.loss").starts_with("at=member:2: unknown member"));
   CHECK(refused("at=member do=member.loss").starts_with("at=member: drive:NAME, "));
   CHECK(refused("at=drive:d0 do=member.loss") == "do=member.loss: goes with at=member:NAME");
   CHECK(refused("at=member:two do=pull") == "do=pull: goes with at=drive and at=enclosure");
@@ -212,7 +212,7 @@ Task<void> refusals(Executor& home) {
         "op=flush: do=map.corrupt strikes read,write");
   CHECK(refused("at=meta op=read do=rebalance.kill") ==
         "op=: do=rebalance.kill is of no operation; event and after are possible");
-  CHECK(refused("at=drive:b do=fail").starts_with("at=drive:b: there is no such drive"));
+  CHECK(refused("at=drive:b do=fail").starts_with("at=drive:b: unknown drive"));
   co_return;
 }
 

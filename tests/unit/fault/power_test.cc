@@ -47,7 +47,7 @@ Task<void> nvram_faults(Executor& home) {
   CHECK(bench.log.size() == 6);
   const auto refused = bench.engine.add("at=nvram:C do=nvram.loss");
   REQUIRE_FALSE(refused.has_value());
-  CHECK(refused.error() == "at=nvram: there is no such NVRAM; there are: A, B");
+  CHECK(refused.error() == "at=nvram: unknown NVRAM; NVRAMs are: A, B");
 
   // The loss of a page goes with the loss of power.
   bench.add("at=nvram:B event=power.cut do=nvram.page");

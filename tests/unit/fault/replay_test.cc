@@ -126,7 +126,7 @@ Task<void> say_what_is_missing(Executor& home) {
   CHECK(replay.complete);
   REQUIRE(replay.rules.size() == 1);
   CHECK(replay.rules[0].starts_with("rule id=a at=drive:d0 from="));
-  // Cleared while it lasts it has no follow-up; and none in the replay.
+  // Clearing a rule while it lasts starts no follow-up, nor does the replay.
   replay = co_await replay_after(home, [](Bench& bench) -> Task<void> {
     bench.add("id=b at=drive:d1 event=then do=smart");
     bench.add("id=a at=drive:d0 do=smart for=1s then=rule:b");

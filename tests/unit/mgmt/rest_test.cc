@@ -113,7 +113,7 @@ TEST_CASE("Fault rules come in sets, and are shown, enabled and released by thei
     };
     const Answer wrong = add({"id=a at=drive:s do=smart", "id=b at=drive:d9 do=fail"});
     CHECK(wrong.status == 400);
-    CHECK_THAT(wrong.text, Catch::Contains("rule 2: at=drive:d9: there is no such drive"));
+    CHECK_THAT(wrong.text, Catch::Contains("rule 2: at=drive:d9: unknown drive"));
     CHECK(rest.get("/api/v1/faults").body.at("faults").empty());
     CHECK(add(json::array()).status == 400);
 
