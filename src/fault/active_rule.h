@@ -4,10 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "fault/engine.h"
+#include "fault/path_rules.h"
 #include "fault/traits.h"
 #include "runtime/random.h"
 #include "runtime/timer.h"
@@ -28,8 +30,9 @@ struct ActiveRule {
 
   FaultEngine& engine;
   Rule rule;
-  Random random;     // For the effects,
-  Random decisions;  // and for p=, which therefore does not shift the effects.
+  std::shared_ptr<PathRule> path;  // Null: of_path() is not true of it.
+  Random random;                   // For the effects,
+  Random decisions;                // and for p=, which therefore does not shift the effects.
   Counters counters;
 
   // Of the rule, for every operation.
@@ -40,6 +43,7 @@ struct ActiveRule {
   std::uint64_t seen = 0;            // Matches towards after= and every=.
   std::uint64_t fired_times = 0;     // Towards count=.
   std::vector<std::uint64_t> drawn;  // Matches that p= let fire; see FaultEngine::replay().
+  std::string drawn_at;              // The name of the site that these are of.
   TimePoint added{};                 // The engine's start, if nothing had come before it.
   std::uint64_t number = 0;          // In the order of adding.
   bool follows = false;              // Started to wait for the `then` of another rule.

@@ -11,6 +11,7 @@
 #include "fault/active_rule.h"
 #include "fault/fault_layer.h"
 #include "fault/rule_values.h"
+#include "fault/site.h"
 
 namespace sandbay::fault {
 
@@ -23,16 +24,6 @@ constexpr std::size_t kMostReplayBytes = std::size_t{512} << 10;
 // Whether the rule sets the memory back to what it holds when both are known.
 bool goes_back(const Rule& rule, std::string_view nvram) {
   return rule.fault == Fault::kNvramStale && (rule.at.name.empty() || rule.at.name == nvram);
-}
-
-// FNV-1a, 64 bits (Fowler, Noll, Vo): the part of a rule's stream that its id decides.
-std::uint64_t hash_of(std::string_view text) {
-  std::uint64_t hash = 0xcbf29ce484222325U;
-  for (const char letter : text) {
-    hash ^= static_cast<unsigned char>(letter);
-    hash *= 0x100000001b3U;
-  }
-  return hash;
 }
 
 // The first few names, for messages.
@@ -52,11 +43,17 @@ FaultEngine::FaultEngine(Executor& home, FaultEngineOptions options)
     : home_(home),
       options_(std::move(options)),
       started_(home.now()),
-      journal_(options_.journal_entries) {}
+      journal_(options_.journal_entries),
+      published_(std::make_shared<const PathRules>()) {
+  for (Executor* const executor : home.peers()) {
+    posts_.push_back(std::make_shared<Post>(*executor, home_, *this, published_));
+  }
+}
 
 FaultEngine::~FaultEngine() {
   assert(layers_.empty());
-  clear_all();
+  drop_all();
+  for (const auto& post : posts_) post->leave_engine();
 }
 
 // Rules in and out. ------------------------------------------------------------------------------
@@ -89,34 +86,37 @@ std::expected<void, std::string> FaultEngine::add_all(std::span<const std::strin
 }
 
 std::expected<std::vector<std::string>, WrongRule> FaultEngine::add_all(std::vector<Rule> rules) {
-  const std::size_t before = rules_.size();
-  if (rules.size() > kMostRules - before) {
+  const std::size_t room = kMostRules - rules_.size();
+  if (rules.size() > room) {
     return std::unexpected(WrongRule{
-        kMostRules - before, fmt::format("there are {} rules; no more are possible", kMostRules)});
+        room, fmt::format("up to {} rules are possible; clear others first", kMostRules)});
   }
   std::set<std::string> reserved;  // Not for rules without an id.
   for (const auto& [order, pinned] : cleared_) reserved.insert(pinned.rule.id);
   for (const Rule& rule : rules) reserved.insert(rule.id);
   std::vector<std::string> ids;
-  std::size_t number = 0;
+  std::vector<RulePointer> added;
+  std::size_t number = free_from_;
   for (Rule& rule : rules) {
     std::string wrong = refusal(rule);
     if (!wrong.empty()) {
-      rules_.resize(before);
+      for (const RulePointer& active : added) rules_.remove(*active);
       return std::unexpected(WrongRule{ids.size(), std::move(wrong)});
     }
     if (rule.id.empty()) rule.id = free_id(reserved, &number);
-    ids.push_back(insert(std::move(rule))->rule.id);
+    added.push_back(insert(std::move(rule)));
+    ids.push_back(added.back()->rule.id);
   }
-  relink();
-  const std::vector<RulePointer> added(rules_.begin() + static_cast<std::ptrdiff_t>(before),
-                                       rules_.end());
+  free_from_ = number;
+  const auto at_path = [](const RulePointer& active) { return active->path != nullptr; };
+  if (!std::ranges::all_of(added, at_path)) relink();
   for (const RulePointer& active : added) {
     for (const auto& [name, target] : nvrams_) {
       if (goes_back(active->rule, name)) target->remember_content();
     }
   }
   for (const RulePointer& active : added) start(active);
+  if (std::ranges::any_of(added, at_path)) publish();
   return ids;
 }
 
@@ -126,11 +126,18 @@ FaultEngine::RulePointer FaultEngine::insert(Rule rule) {
   // Before the first operation a rule counts from the start, whatever the time is by now.
   const bool late =
       std::ranges::any_of(layers_, [](const FaultLayer* layer) { return layer->operations() > 0; });
-  active->added = late ? home_.now() : started_;
+  const bool counts_late = late || (of_path(active->rule.at) && home_.now() > started_);
+  active->added = counts_late ? home_.now() : started_;
   active->number = ++added_;
   active->timer.owner = active.get();
   active->timer.fire = &FaultEngine::timer_fired;
-  rules_.push_back(active);
+  if (of_path(active->rule.at)) {
+    Rule at_sites = active->rule;
+    at_sites.from = std::max(at_sites.from, active->added - started_);
+    active->path = std::make_shared<PathRule>(std::move(at_sites), active->number,
+                                              options_.seed ^ hash_of(active->rule.id), started_);
+  }
+  rules_.add(active);
   return active;
 }
 
@@ -138,16 +145,38 @@ bool FaultEngine::clear(std::string_view id) {
   const RulePointer active = find(id);
   if (active == nullptr) return false;
   keep_for_replay(*active);
-  end(*active);
-  active->ended = true;
-  std::erase(rules_, active);
-  for (FaultLayer* layer : layers_) layer->finish(*active, true);
-  relink();
+  drop(active);
+  if (active->path != nullptr) {
+    publish();
+  } else {
+    relink();
+  }
   return true;
 }
 
+void FaultEngine::drop(const RulePointer& active) {
+  end(*active);
+  active->ended = true;
+  free_from_ = 0;
+  rules_.remove(*active);
+  tell_sites(*active);
+  if (active->path != nullptr) return;
+  for (FaultLayer* layer : layers_) layer->finish(*active, true);
+}
+
+void FaultEngine::drop_all() {
+  while (!rules_.empty()) {
+    const RulePointer last = rules_.all().rbegin()->second;
+    keep_for_replay(*last);
+    drop(last);
+  }
+  relink();
+}
+
 void FaultEngine::clear_all() {
-  while (!rules_.empty()) clear(std::string(rules_.back()->rule.id));
+  if (rules_.empty()) return;
+  drop_all();
+  publish();
 }
 
 bool FaultEngine::enable(std::string_view id, bool enabled) {
@@ -163,8 +192,9 @@ bool FaultEngine::enable(std::string_view id, bool enabled) {
     active->added = home_.now();
   }
   active->rule.enabled = enabled;
-  relink();
+  if (active->path == nullptr) relink();
   if (enabled) start(active);
+  if (active->path != nullptr) tell_sites(*active);
   return true;
 }
 
@@ -182,15 +212,30 @@ RuleView FaultEngine::view_of(const ActiveRule& active) const {
                 .text = print_rule(active.rule),
                 .enabled = active.rule.enabled,
                 .counters = active.counters};
-  for (const FaultLayer* layer : layers_) view.held += layer->held_by(active);
+  if (active.path != nullptr) {
+    view.counters.matched = active.path->matched.load(std::memory_order_relaxed);
+    view.counters.fired = active.path->fired.load(std::memory_order_relaxed);
+    view.counters.struck = active.path->struck.load(std::memory_order_relaxed);
+  } else {
+    for (const FaultLayer* layer : layers_) view.held += layer->held_by(active);
+  }
   view.active = view.held > 0 || active.active_until > home_.now() || active.enclosure_lasts ||
                 active.member_lasts || !active.lasting_at.empty() || !active.low_batteries.empty();
   return view;
 }
 
 std::vector<RuleView> FaultEngine::list() const {
+  std::uint64_t after = 0;
+  return list(&after, rules_.size());
+}
+
+std::vector<RuleView> FaultEngine::list(std::uint64_t* after, std::size_t most) const {
   std::vector<RuleView> views;
-  for (const RulePointer& active : rules_) views.push_back(view_of(*active));
+  for (auto each = rules_.all().upper_bound(*after); each != rules_.all().end(); ++each) {
+    if (views.size() == most) break;
+    views.push_back(view_of(*each->second));
+    *after = each->first;
+  }
   return views;
 }
 
@@ -209,6 +254,7 @@ FaultEngine::Pinned FaultEngine::pinned(const ActiveRule& active) const {
     rule.after = 0;
     rule.every = 1;
     rule.probability = 1;
+    if (!active.drawn_at.empty()) rule.at.name = active.drawn_at;
   }
   // A time without a word about operations would fire by itself.
   if (active.operational && !looks_at_operations(rule)) rule.operations = active.operations;
@@ -245,7 +291,7 @@ void FaultEngine::keep_for_replay(const ActiveRule& active) {
 Replay FaultEngine::replay() const {
   Replay replay{.seed = options_.seed, .rules = {}, .complete = kept_all_};
   std::map<std::uint64_t, Pinned> all = cleared_;
-  for (const RulePointer& active : rules_) {
+  for (const auto& [number, active] : rules_.all()) {
     if (active->fired_times == 0 || !active->rule.enabled) continue;
     replay.complete = replay.complete && can_be_pinned(*active);
     all.emplace(active->number, pinned(*active));
@@ -311,6 +357,7 @@ std::string FaultEngine::refusal_of_place(const Rule& rule) const {
     return fmt::format("at=member:{}: unknown member; members are: {}", rule.at.name,
                        few(members_));
   }
+  if (of_path(rule.at)) return {};  // LUNs come and go.
   if (rule.at.kind == Place::Kind::kMeta) {
     const bool can = rule.fault != Fault::kRebalanceKill || options_.on_kill;
     return can ? "" : "do=rebalance.kill: there is nothing here that could be killed";
@@ -360,17 +407,6 @@ std::string FaultEngine::free_id(const std::set<std::string>& reserved, std::siz
   return id;
 }
 
-FaultEngine::RulePointer FaultEngine::find(std::string_view id) const {
-  const auto found = std::ranges::find_if(
-      rules_, [&](const RulePointer& active) { return active->rule.id == id; });
-  return found == rules_.end() ? nullptr : *found;
-}
-
-bool FaultEngine::is_follow_up(std::string_view id) const {
-  return std::ranges::any_of(rules_,
-                             [&](const RulePointer& active) { return active->rule.then == id; });
-}
-
 // Drives and other targets. ----------------------------------------------------------------------
 
 void FaultEngine::attach(FaultLayer& layer) {
@@ -390,7 +426,7 @@ void FaultEngine::attach(FaultLayer& layer) {
   layers_.push_back(&layer);
   relink();
   if (layer.member().empty()) return;
-  for (const RulePointer& active : rules_) {
+  for (const auto& [number, active] : rules_.all()) {
     const Rule& rule = active->rule;
     if (!active->member_lasts || member_at(rule.at) != layer.member()) continue;
     if (rule.fault == Fault::kMemberReturnStale) continue;  // Of its drives.
@@ -401,12 +437,12 @@ void FaultEngine::attach(FaultLayer& layer) {
 
 void FaultEngine::detach(FaultLayer& layer) {
   std::erase(layers_, &layer);
-  for (const RulePointer& active : rules_) std::erase(active->lasting_at, &layer);
+  for (const auto& [number, active] : rules_.all()) std::erase(active->lasting_at, &layer);
 }
 
 void FaultEngine::add_nvram(std::string name, NvramFaultTarget& target) {
   const bool remembered = std::ranges::any_of(
-      rules_, [&](const RulePointer& active) { return goes_back(active->rule, name); });
+      rules_.all(), [&](const auto& each) { return goes_back(each.second->rule, name); });
   if (remembered) target.remember_content();
   const bool added = nvrams_.emplace(std::move(name), &target).second;
   assert(added);
@@ -415,7 +451,9 @@ void FaultEngine::add_nvram(std::string name, NvramFaultTarget& target) {
 void FaultEngine::remove_nvram(std::string_view name) {
   const auto found = nvrams_.find(name);
   if (found == nvrams_.end()) return;
-  for (const RulePointer& active : rules_) std::erase(active->low_batteries, found->second);
+  for (const auto& [number, active] : rules_.all()) {
+    std::erase(active->low_batteries, found->second);
+  }
   nvrams_.erase(found);
 }
 
@@ -429,7 +467,8 @@ std::string FaultEngine::member_at(const Place& place) const {
 }
 
 bool FaultEngine::enclosure_has(Fault fault, std::string_view enclosure) const {
-  return std::ranges::any_of(rules_, [&](const RulePointer& active) {
+  return std::ranges::any_of(rules_.all(), [&](const auto& each) {
+    const ActiveRule* const active = each.second.get();
     const Rule& rule = active->rule;
     return rule.fault == fault && active->enclosure_lasts &&
            (rule.at.name.empty() || enclosure.empty() || rule.at.name == enclosure);
@@ -472,7 +511,8 @@ FaultLayer* FaultEngine::find_layer(std::string_view name) const {
 }
 
 std::vector<FaultLayer*> FaultEngine::layers_at(const Place& place) const {
-  if (place.kind == Place::Kind::kNvram || place.kind == Place::Kind::kMeta) return {};
+  const bool no_layers = place.kind == Place::Kind::kNvram || place.kind == Place::Kind::kMeta;
+  if (no_layers || of_path(place)) return {};
   if (place.kind == Place::Kind::kDrive && !place.name.empty()) {
     FaultLayer* const layer = find_layer(place.name);
     return layer == nullptr ? std::vector<FaultLayer*>{} : std::vector{layer};
@@ -501,8 +541,8 @@ std::vector<FaultLayer*> FaultEngine::layers_of(const Rule& rule) const {
 void FaultEngine::relink() {
   std::vector<std::vector<RulePointer>> linked(layers_.size());
   std::vector<std::vector<RulePointer>> watching(layers_.size());
-  for (const RulePointer& active : rules_) {
-    if (inert(active->rule)) continue;
+  for (const auto& [number, active] : rules_.all()) {
+    if (inert(active->rule) || active->path != nullptr) continue;
     for (FaultLayer* layer : layers_of(active->rule)) {
       const auto index =
           static_cast<std::size_t>(std::ranges::find(layers_, layer) - layers_.begin());

@@ -1,9 +1,10 @@
 // FaultEngine: decides which rule strikes which operation, and when faults begin and end.
 //
-// One engine serves the drives of one home executor and is used there only. Everything it decides
-// follows from its seed, its rules and what happens: every rule draws from a stream of its own,
-// made from the seed and the rule's id, so that another rule more or less does not shift it.
-// Rules that are disabled or have p=0 are as if they were not there.
+// One engine serves the drives of one home executor and is used there only. Commands are struck on
+// the executors of their LUNs, by sites that take their rules from the engine (site.h). Everything
+// that is decided follows from its seed, its rules and what happens: every rule draws from a stream
+// of its own, made from the seed and the rule's id, so that another rule more or less does not
+// shift it. Rules that are disabled or have p=0 are as if they were not there.
 //
 // The engine outlives the FaultLayers that stand with it. It knows nothing of RAID or volumes: who
 // builds the stack tells it of events ("rebuild.start") and states ("rebuilding"), and passes
@@ -24,7 +25,9 @@
 #include <vector>
 
 #include "fault/firing.h"
+#include "fault/path_rules.h"
 #include "fault/rule.h"
+#include "fault/rule_shelf.h"
 #include "fault/targets.h"
 #include "runtime/executor.h"
 #include "runtime/probe.h"
@@ -33,9 +36,11 @@
 namespace sandbay::fault {
 
 class FaultLayer;
+class Post;
 struct ActiveRule;
+struct Fired;
 
-inline constexpr std::size_t kMostRules = 1024;
+inline constexpr std::size_t kMostRules = 10'000;
 // Firings of a rule, and rules that were cleared, which replay() has.
 inline constexpr std::size_t kMostReplayed = 300;
 
@@ -114,6 +119,8 @@ class FaultEngine final : public ProbeDecider {
   // Lets the operations go on that the rule holds; their number, or -1 without such a rule.
   std::ptrdiff_t release(std::string_view id);
   std::vector<RuleView> list() const;  // In the order of adding.
+  // Up to `most` of those whose number is higher than `after`, which becomes the last one's.
+  std::vector<RuleView> list(std::uint64_t* after, std::size_t most) const;
   std::optional<RuleView> view(std::string_view id) const;
   const Journal& journal() const noexcept { return journal_; }
   Replay replay() const;
@@ -129,6 +136,11 @@ class FaultEngine final : public ProbeDecider {
   ProbeVerdict decide(const ProbePoint& point) override;
 
   // What can be broken. -------------------------------------------------------------------------
+  // The post of an executor, on which sites are made.
+  std::shared_ptr<Post> post(const Executor& executor) const;
+  // Ends when all sites obey the rules as they are now.
+  Task<void> settle();
+  void fired_at_sites(std::span<const Fired> all, std::uint64_t unrecorded);
   // Layers do this themselves.
   void attach(FaultLayer& layer);
   void detach(FaultLayer& layer);
@@ -151,9 +163,13 @@ class FaultEngine final : public ProbeDecider {
   std::vector<RulePointer> judge(FaultLayer& layer, const Request& request,
                                  std::uint64_t operation);
   bool condition_holds(const ActiveRule& active) const;
+  bool states_hold(const Rule& rule) const;
   bool decides_to_fire(ActiveRule& active);
   // Its event has come, or another rule hands over to it.
   void trigger(const RulePointer& active);
+  // Whether sites may strike by it, as of now.
+  void tell_sites(const ActiveRule& active) const;
+  void publish();  // Hands the rules to all posts.
   // A match that is no operation: an event, a time, a state, another rule.
   void consider(const RulePointer& active);
   void fire(const RulePointer& active, FaultLayer* layer, std::uint64_t operation, Extent extent);
@@ -175,6 +191,9 @@ class FaultEngine final : public ProbeDecider {
   void start(const RulePointer& active);
   void record(ActiveRule& active, std::string target, std::uint64_t operation, Extent extent,
               std::string effect);
+  void record(ActiveRule& active, Firing firing);
+  void append(Firing firing);  // To the journal.
+  void note_drawn(ActiveRule& active, const Fired& fired);
 
   std::string refusal(const Rule& rule) const;  // Empty: acceptable.
   std::string refusal_of_place(const Rule& rule) const;
@@ -184,7 +203,10 @@ class FaultEngine final : public ProbeDecider {
   static bool strikes_one(const Rule& rule);  // Its fault happens to the operation that matched.
   std::string free_id(const std::set<std::string>& reserved, std::size_t* number) const;
   RulePointer insert(Rule rule);
-  RulePointer find(std::string_view id) const;
+  // Without a word to layers or posts about the rules that are left.
+  void drop(const RulePointer& active);
+  void drop_all();
+  RulePointer find(std::string_view id) const { return rules_.find(id); }
   RuleView view_of(const ActiveRule& active) const;
   struct Pinned {
     Rule rule;
@@ -193,7 +215,6 @@ class FaultEngine final : public ProbeDecider {
   Pinned pinned(const ActiveRule& active) const;
   bool can_be_pinned(const ActiveRule& active) const;
   void keep_for_replay(const ActiveRule& active);
-  bool is_follow_up(std::string_view id) const;
   std::vector<FaultLayer*> layers_at(const Place& place) const;
   // The same of a rule, which may be of a member's drives instead of its sets.
   std::vector<FaultLayer*> layers_of(const Rule& rule) const;
@@ -205,7 +226,10 @@ class FaultEngine final : public ProbeDecider {
   FaultEngineOptions options_;
   TimePoint started_;
   Journal journal_;
-  std::vector<RulePointer> rules_;
+  RuleShelf rules_;
+  std::vector<std::shared_ptr<Post>> posts_;  // By the executors' indices.
+  std::shared_ptr<const PathRules> published_;
+  std::size_t free_from_ = 0;                // Ids up to r<this> are not free.
   std::uint64_t added_ = 0;                  // Rules, ever.
   std::map<std::uint64_t, Pinned> cleared_;  // By the rules' numbers, if they fired.
   bool kept_all_ = true;                     // Nothing that fired is missing in a replay.

@@ -11,6 +11,7 @@
 #include "fault/active_rule.h"
 #include "fault/engine.h"
 #include "fault/fault_layer.h"
+#include "fault/site.h"
 
 namespace sandbay::fault {
 
@@ -21,6 +22,10 @@ constexpr unsigned kDeepestChain = 16;
 constexpr std::uint64_t kNvramPageBytes = 4096;
 // As pool/sealed.h names it.
 constexpr std::uint32_t kFlipBitOfValue = 1;
+
+Task<void> hand_over(std::shared_ptr<Post> post, std::shared_ptr<const PathRules> rules) {
+  co_await invoke_on(post->here(), post->adopt(std::move(rules)));
+}
 
 bool has_operation_fit(const ActiveRule& active, const Request& request, std::uint64_t depth) {
   const Rule& rule = active.rule;
@@ -91,6 +96,10 @@ bool FaultEngine::condition_holds(const ActiveRule& active) const {
   const Duration elapsed = home_.now() - started_;
   if (elapsed < rule.from) return false;
   if (rule.until.has_value() && elapsed >= *rule.until) return false;
+  return states_hold(rule);
+}
+
+bool FaultEngine::states_hold(const Rule& rule) const {
   return std::ranges::all_of(rule.state, [&](const StateTest& test) {
     const std::int64_t value = state(test.name);
     const bool holds = test.value.has_value() ? value == *test.value : value != 0;
@@ -117,13 +126,41 @@ bool FaultEngine::may_fail(const ActiveRule& active, const FaultLayer& layer) co
   return options_.may_fail && options_.may_fail(active.rule, layer.name());
 }
 
+// Sites. -----------------------------------------------------------------------------------------
+
+std::shared_ptr<Post> FaultEngine::post(const Executor& executor) const {
+  return posts_[executor.index()];
+}
+
+void FaultEngine::tell_sites(const ActiveRule& active) const {
+  if (active.path == nullptr) return;
+  const bool acts =
+      !active.ended && !inert(active.rule) && active.armed && states_hold(active.rule);
+  active.path->acts.store(acts, std::memory_order_relaxed);
+}
+
+void FaultEngine::publish() {
+  auto rules = std::make_shared<PathRules>();
+  for (const auto& [number, active] : rules_.all()) {
+    if (active->path != nullptr) rules->add(active->path);
+  }
+  published_ = std::move(rules);
+  for (const auto& post : posts_) spawn(hand_over(post, published_));
+}
+
+Task<void> FaultEngine::settle() {
+  const std::vector<std::shared_ptr<Post>> posts = posts_;
+  for (const auto& post : posts) co_await invoke_on(post->here(), post->settle());
+}
+
 // Everything else. -------------------------------------------------------------------------------
 
 void FaultEngine::start(const RulePointer& active) {
   const Rule& rule = active->rule;
   if (inert(rule)) return;
-  active->follows = is_follow_up(rule.id);
+  active->follows = rules_.is_follow_up(rule.id);
   active->armed = rule.event.empty() && !active->follows && !waits_for_own_event(rule.fault);
+  tell_sites(*active);
   if (active->operational || !active->armed) return;
   const TimePoint opening = started_ + rule.from;
   if (opening > home_.now()) {
@@ -139,6 +176,7 @@ void FaultEngine::start(const RulePointer& active) {
 void FaultEngine::trigger(const RulePointer& active) {
   if (inert(active->rule) || active->ended) return;
   active->armed = true;
+  tell_sites(*active);
   if (!active->operational && condition_holds(*active)) consider(active);
 }
 
@@ -152,15 +190,7 @@ void FaultEngine::consider(const RulePointer& active) {
 }
 
 void FaultEngine::notify(std::string_view event) {
-  std::vector<RulePointer> waiting;
-  for (const RulePointer& active : rules_) {
-    const Fault fault = active->rule.fault;
-    const bool own = active->rule.event.empty() &&
-                     ((fault == Fault::kPowerCutAgain && event == "power.cut") ||
-                      (fault == Fault::kRebalanceKill && event.starts_with("rebalance.")));
-    if (own || active->rule.event == event) waiting.push_back(active);
-  }
-  for (const RulePointer& active : waiting) trigger(active);
+  for (const RulePointer& active : rules_.waiting_for(event)) trigger(active);
 }
 
 ProbeVerdict FaultEngine::decide(const ProbePoint& point) {
@@ -172,11 +202,10 @@ ProbeVerdict FaultEngine::judge_value(const ProbePoint& point) {
   const bool writes = point.name == "map.write";
   if (!writes && point.name != "map.read") return {};
   const std::uint8_t operation = bit(writes ? Operation::kWrite : Operation::kRead);
-  const std::vector<RulePointer> rules = rules_;
-  for (const RulePointer& active : rules) {
-    if (active->rule.at.kind != Place::Kind::kMeta || !active->operational || active->ended)
+  for (const RulePointer& active : rules_.of_values()) {
+    if (active->ended || inert(active->rule) || (active->operations & operation) == 0) {
       continue;
-    if (inert(active->rule) || (active->operations & operation) == 0) continue;
+    }
     if (!active->armed || !condition_holds(*active)) continue;
     ++active->counters.matched;
     if (active->active_until <= home_.now()) {
@@ -202,10 +231,10 @@ ProbeVerdict FaultEngine::judge_value(const ProbePoint& point) {
 
 void FaultEngine::set_state(std::string_view name, std::int64_t value) {
   states_.insert_or_assign(std::string(name), value);
-  const std::vector<RulePointer> rules = rules_;
-  for (const RulePointer& active : rules) {
+  for (const RulePointer& active : rules_.with_states()) {
     const Rule& rule = active->rule;
-    if (inert(rule) || active->ended || active->operational || rule.state.empty()) continue;
+    tell_sites(*active);
+    if (inert(rule) || active->ended || active->operational) continue;
     if (!rule.event.empty() || !active->armed) continue;
     const bool held = std::exchange(active->state_held, condition_holds(*active));
     if (!held && active->state_held) consider(active);
@@ -288,7 +317,7 @@ void FaultEngine::fire_drive(const RulePointer& active, FaultLayer& layer, std::
     }
     record(*active, layer.target_name(), operation, extent,
            rule.other_content ? "other content" : "same content");
-    for (const RulePointer& other : rules_) {
+    for (const auto& [number, other] : rules_.all()) {
       const bool away = other->rule.fault == Fault::kPull || other->rule.fault == Fault::kShelfLoss;
       if (!away || std::erase(other->lasting_at, &layer) == 0) continue;
       layer.finish(*other, false);
@@ -431,8 +460,36 @@ void FaultEngine::timer_fired(Timer& timer) {
     if (active->state_held) engine.consider(active);
     return;
   }
-  engine.end(*active);
+  if (active->path == nullptr) engine.end(*active);  // Sites see to the end of theirs.
   if (active->rule.duration > Duration::zero()) engine.follow_up(*active);
+}
+
+// Sites have struck; journal, events, states and followers are the engine's.
+void FaultEngine::fired_at_sites(std::span<const Fired> all, std::uint64_t unrecorded) {
+  if (unrecorded > 0) kept_all_ = false;
+  for (const Fired& fired : all) {
+    const auto found = rules_.all().find(fired.number);
+    if (found == rules_.all().end()) {  // It has been cleared meanwhile.
+      kept_all_ = false;
+      append(fired.firing);
+      continue;
+    }
+    const RulePointer active = found->second;
+    record(*active, fired.firing);
+    if (!fired.begins) continue;
+    ++active->fired_times;
+    if (active->rule.probability < 1) note_drawn(*active, fired);
+    after_firing(active);
+  }
+}
+
+void FaultEngine::note_drawn(ActiveRule& active, const Fired& fired) {
+  if (active.drawn_at.empty()) active.drawn_at = fired.site;
+  if (active.drawn_at != fired.site) {
+    kept_all_ = false;  // A rule has one list of matches for all sites.
+  } else if (active.drawn.size() <= kMostReplayed) {
+    active.drawn.push_back(fired.match);
+  }
 }
 
 void FaultEngine::follow_up(ActiveRule& active) {
@@ -443,6 +500,7 @@ void FaultEngine::follow_up(ActiveRule& active) {
 
 void FaultEngine::end(ActiveRule& active) {
   home_.disarm(active.timer);
+  if (active.path != nullptr) active.path->ended.fetch_add(1, std::memory_order_relaxed);
   active.opening = false;
   active.active_until = {};
   active.enclosure_lasts = false;
@@ -460,14 +518,21 @@ void FaultEngine::end(ActiveRule& active) {
 
 void FaultEngine::record(ActiveRule& active, std::string target, std::uint64_t operation,
                          Extent extent, std::string effect) {
-  Firing firing{.rule = active.rule.id,
-                .fault = active.rule.fault,
-                .time = home_.now(),
-                .target = std::move(target),
-                .operation = operation,
-                .extent = extent,
-                .effect = std::move(effect),
-                .repeated = std::exchange(active.recorded, true)};
+  record(active, Firing{.rule = active.rule.id,
+                        .fault = active.rule.fault,
+                        .time = home_.now(),
+                        .target = std::move(target),
+                        .operation = operation,
+                        .extent = extent,
+                        .effect = std::move(effect)});
+}
+
+void FaultEngine::record(ActiveRule& active, Firing firing) {
+  firing.repeated = std::exchange(active.recorded, true);
+  append(std::move(firing));
+}
+
+void FaultEngine::append(Firing firing) {
   journal_.append(firing);
   firing.number = journal_.total();
   if (options_.on_firing) options_.on_firing(firing);

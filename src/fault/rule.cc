@@ -51,7 +51,9 @@ std::string wrong_place(const Rule& rule) {
   if ((row.places & bit(Place::Kind::kNvram)) != 0) places.push_back("at=nvram");
   if ((row.places & bit(Place::Kind::kMember)) != 0) places.push_back("at=member:NAME");
   if ((row.places & bit(Place::Kind::kMeta)) != 0) places.push_back("at=meta");
-  return fmt::format("do={}: goes with {}", row.name, listing(places));
+  if ((row.places & bit(Place::Kind::kLun)) != 0) places.push_back("at=lun:VOLUME");
+  return fmt::format("do={}: {} {} possible", row.name, listing(places),
+                     places.size() == 1 ? "is" : "are");
 }
 
 // Whether the fault strikes any of the operations that the rule names.
@@ -70,7 +72,18 @@ std::string not_struck(const Rule& rule) {
   return {};
 }
 
+std::string wrong_at_path(const Rule& rule) {
+  if (rule.origins != 0) return "at=lun: origin is of drives and members; initiator is possible";
+  if (rule.within_tolerance) return "at=lun: within is of drives";
+  if (!rule.opcodes.empty() && rule.operations != 0) return "opcode=: leave out op=";
+  return {};
+}
+
 std::string wrong_operations(const Rule& rule) {
+  if (of_path(rule.at)) return wrong_at_path(rule);
+  if (!rule.opcodes.empty() || !rule.initiator.empty()) {
+    return "opcode= and initiator=: are of SCSI commands; at=lun:VOLUME is possible";
+  }
   const bool blocks = rule.lba.has_value() || rule.length != Bounds{} || rule.fua.has_value() ||
                       rule.origins != 0 || rule.depth != Bounds{};
   if (rule.at.kind == Place::Kind::kMeta) {
@@ -118,6 +131,11 @@ std::string missing(const Rule& rule) {
     case Fault::kMemberSlow:
       if (rule.latency == Latency{} && rule.bandwidth == 0) {
         return fmt::format("do={}: say how slow with latency= or bandwidth=", name);
+      }
+      break;
+    case Fault::kCheck:
+      if (!rule.sense_key.has_value() || !rule.sense_code.has_value()) {
+        return "do=check: say which sense data with key= and code=, for example key=3 code=11/00";
       }
       break;
     case Fault::kWrongId:

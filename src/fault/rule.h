@@ -71,17 +71,25 @@ enum class Fault : std::uint8_t {
   kRebalanceKill,
   // Metadata.
   kMapCorrupt,
+  // Answers of LUNs.
+  kCheck,
+  kBusy,
+  kTaskSetFull,
+  kReservationConflict,
+  kUnitAttention,
+  kUnitNotReady,
+  kAborted,
 };
-inline constexpr std::size_t kFaultCount = static_cast<std::size_t>(Fault::kMapCorrupt) + 1;
+inline constexpr std::size_t kFaultCount = static_cast<std::size_t>(Fault::kAborted) + 1;
 
 std::string_view fault_name(Fault fault);  // As a rule writes it: "misdirect.write".
 
-inline constexpr std::size_t kPlaceKinds = 5;
+inline constexpr std::size_t kPlaceKinds = 6;
 
-// at=drive:NAME, drive (any), enclosure[:NAME], nvram[:NAME], member:NAME, meta. An empty name
-// means all of them.
+// at=drive:NAME, drive (any), enclosure[:NAME], nvram[:NAME], member:NAME, meta, lun[:VOLUME]. An
+// empty name means all of them; that of a volume may have * and ?.
 struct Place {
-  enum class Kind : std::uint8_t { kDrive, kEnclosure, kNvram, kMember, kMeta };
+  enum class Kind : std::uint8_t { kDrive, kEnclosure, kNvram, kMember, kMeta, kLun };
   Kind kind = Kind::kDrive;
   std::string name;
   bool operator==(const Place&) const = default;
@@ -149,7 +157,10 @@ struct Rule {
   Bounds length{};              // Blocks.
   std::optional<bool> fua;
   std::uint8_t origins = 0;  // One bit an Origin; 0: any.
-  Bounds depth{};            // Operations in flight at the drive, this one included.
+  Bounds depth{};  // Operations in flight at the drive, or commands in the LUN's task set,
+                   // this one included.
+  std::vector<std::uint8_t> opcodes;  // Of SCSI commands, ascending; empty: any.
+  std::string initiator;              // Its name, perhaps with * and ?; empty: any.
 
   // When.
   std::uint64_t after = 0;  // Matches that pass first.
@@ -186,6 +197,8 @@ struct Rule {
   std::optional<std::uint64_t> wear;         // Percent.
   std::optional<std::uint64_t> temperature;  // Degrees Celsius.
   PowerLoss loss = PowerLoss::kAnyOrder;
+  std::optional<std::uint8_t> sense_key;
+  std::optional<std::uint16_t> sense_code;  // ASC, and ASCQ in the lower byte.
 
   // How long, and what then.
   Duration duration{};  // for=; 0: no time is set.
@@ -199,6 +212,9 @@ struct Rule {
 std::expected<Rule, std::string> parse_rule(std::string_view text);
 // Words in the order of the table, without those that have their default.
 std::string print_rule(const Rule& rule);
+
+// Between hosts and volumes: sites decide there, see site.h.
+inline bool of_path(const Place& place) { return place.kind == Place::Kind::kLun; }
 
 // A rule with p=0 or enabled=no changes nothing.
 inline bool inert(const Rule& rule) { return !rule.enabled || rule.probability == 0; }

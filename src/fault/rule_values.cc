@@ -13,6 +13,8 @@ namespace sandbay::fault {
 
 namespace {
 
+constexpr std::string_view kLetters =
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
 constexpr std::uint64_t kLargest = std::numeric_limits<std::uint64_t>::max();
 
 struct Unit {
@@ -148,10 +150,17 @@ std::optional<Extent> to_extent(std::string_view text) {
 }
 
 bool is_name(std::string_view text) {
-  constexpr std::string_view kLetters =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
   return !text.empty() && text.size() <= kLongestName &&
          text.find_first_not_of(kLetters) == std::string_view::npos;
+}
+
+bool is_pattern(std::string_view text) {
+  constexpr std::size_t kLongestPattern = 223;
+  return !text.empty() && text.size() <= kLongestPattern &&
+         std::ranges::all_of(text, [](char letter) {
+           return kLetters.find(letter) != std::string_view::npos || letter == ':' ||
+                  letter == '*' || letter == '?';
+         });
 }
 
 std::string time_text(Duration time) {

@@ -1,7 +1,9 @@
 // The table of the words, in the order in which rules are printed.
 #include "fault/rule_words.h"
 
+#include <algorithm>
 #include <array>
+#include <charconv>
 #include <utility>
 #include <vector>
 
@@ -17,12 +19,21 @@ namespace {
 using std::string;
 using std::string_view;
 
-constexpr FaultSet only(Fault fault) { return FaultSet{1} << static_cast<unsigned>(fault); }
-constexpr FaultSet kSlowing = only(Fault::kSlow) | only(Fault::kMemberSlow);
-constexpr FaultSet kOnPower = only(Fault::kPowerCut) | only(Fault::kPowerCutAgain);
-constexpr FaultSet kMisdirected = only(Fault::kMisdirectWrite) | only(Fault::kMisdirectRead);
-constexpr FaultSet kDamaging = only(Fault::kFlip) | only(Fault::kMisdirectWrite) |
-                               only(Fault::kLost) | only(Fault::kTorn) | only(Fault::kStale);
+constexpr FaultSet kSlowing{Fault::kSlow, Fault::kMemberSlow};
+constexpr FaultSet kOnPower{Fault::kPowerCut, Fault::kPowerCutAgain};
+constexpr FaultSet kMisdirected{Fault::kMisdirectWrite, Fault::kMisdirectRead};
+constexpr FaultSet kDamaging{Fault::kFlip, Fault::kMisdirectWrite, Fault::kLost, Fault::kTorn,
+                             Fault::kStale};
+constexpr FaultSet kOfCommands{Fault::kNothing,
+                               Fault::kCheck,
+                               Fault::kBusy,
+                               Fault::kTaskSetFull,
+                               Fault::kReservationConflict,
+                               Fault::kUnitAttention,
+                               Fault::kUnitNotReady,
+                               Fault::kAborted};
+constexpr FaultSet kWithCode{Fault::kCheck, Fault::kUnitAttention, Fault::kUnitNotReady,
+                             Fault::kAborted};
 
 constexpr string_view kNumber = "a number such as 100 or 0x40 is possible";
 constexpr string_view kPositive = "a number from 1 is possible";
@@ -198,9 +209,13 @@ string write_name(const Rule& rule) {
 string read_at(Rule& rule, string_view value) {
   constexpr string_view kPlaces =
       "drive:NAME, drive (one or any of them), enclosure, enclosure:NAME, nvram, nvram:NAME, "
-      "member:NAME and meta are possible";
+      "member:NAME, meta, lun:VOLUME (perhaps with * and ?) and lun are possible";
   const Halves place = halves(value, ":");
-  if (place.second.has_value() && !is_name(*place.second)) return string(kPlaces);
+  const bool pattern = place.first == "lun";
+  const auto is_right = [&](string_view name) {
+    return pattern ? is_pattern(name) : is_name(name);
+  };
+  if (place.second.has_value() && !is_right(*place.second)) return string(kPlaces);
   if (place.first == "drive" || place.first == "disk") {
     rule.at.kind = Place::Kind::kDrive;
   } else if (place.first == "enclosure") {
@@ -211,6 +226,8 @@ string read_at(Rule& rule, string_view value) {
     rule.at.kind = Place::Kind::kMember;
   } else if (value == "meta") {
     rule.at.kind = Place::Kind::kMeta;
+  } else if (place.first == "lun") {
+    rule.at.kind = Place::Kind::kLun;
   } else {
     return string(kPlaces);
   }
@@ -250,6 +267,35 @@ string read_fua(Rule& rule, string_view value) {
 string write_fua(const Rule& rule) {
   if (!rule.fua.has_value()) return "";
   return *rule.fua ? "yes" : "no";
+}
+
+string read_opcode(Rule& rule, string_view value) {
+  constexpr string_view kOpcodes = "SCSI operation codes such as 0x28,0x88 are possible";
+  for (const string_view part : parts(value, ',')) {
+    const auto number = to_number(part);
+    if (!number.has_value() || *number > 0xff) return string(kOpcodes);
+    rule.opcodes.push_back(static_cast<std::uint8_t>(*number));
+  }
+  std::ranges::sort(rule.opcodes);
+  const auto twice = std::ranges::unique(rule.opcodes);
+  rule.opcodes.erase(twice.begin(), twice.end());
+  return {};
+}
+string write_opcode(const Rule& rule) {
+  string text;
+  for (const std::uint8_t opcode : rule.opcodes) {
+    text += fmt::format("{}{:#04x}", text.empty() ? "" : ",", opcode);
+  }
+  return text;
+}
+
+string read_initiator(Rule& rule, string_view value) {
+  if (!is_pattern(value)) {
+    return "the name of an initiator such as iqn.1993-08.org.debian:01:host, perhaps with * and ?, "
+           "is possible";
+  }
+  rule.initiator = string(value);
+  return {};
 }
 
 // When. ----------------------------------------------------------------------------------------
@@ -365,6 +411,33 @@ string write_keep(const Rule& rule) {
       return fmt::format("{}", fmt::join(rule.keep.blocks, ","));
   }
   return "";
+}
+
+string read_key(Rule& rule, string_view value) {
+  const auto key = to_number(value);
+  if (!key.has_value() || *key > 0xf) return "a sense key from 0 to 0xf is possible";
+  rule.sense_key = static_cast<std::uint8_t>(*key);
+  return {};
+}
+string write_key(const Rule& rule) {
+  return rule.sense_key.has_value() ? fmt::format("{:#x}", *rule.sense_key) : "";
+}
+
+// As SPC writes it: two hexadecimal digits, a slash, two more.
+string read_code(Rule& rule, string_view value) {
+  std::uint16_t code = 0;
+  const bool formed = value.size() == 5 && value[2] == '/';
+  const string digits = formed ? string(value.substr(0, 2)) + string(value.substr(3)) : string();
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), code, 16);
+  if (!formed || error != std::errc() || end != digits.data() + digits.size()) {
+    return "ASC and ASCQ in hexadecimal digits such as 11/00 are possible";
+  }
+  rule.sense_code = code;
+  return {};
+}
+string write_code(const Rule& rule) {
+  if (!rule.sense_code.has_value()) return "";
+  return fmt::format("{:02x}/{:02x}", *rule.sense_code >> 8U, *rule.sense_code & 0xffU);
 }
 
 string read_where(Rule& rule, string_view value) {
@@ -537,6 +610,8 @@ constexpr std::array kWords = {
     Word{"fua", kEveryFault, read_fua, write_fua},
     Word{"origin", kEveryFault, read_origin, write_origin},
     Word{"depth", kEveryFault, read_bounds<&Rule::depth>, write_bounds<&Rule::depth>},
+    Word{"opcode", kOfCommands, read_opcode, write_opcode},
+    Word{"initiator", kOfCommands, read_initiator, write_name<&Rule::initiator>},
     Word{"after", kEveryFault, read_number<&Rule::after, 0, kAnyNumber>,
          write_number<&Rule::after, 0>},
     Word{"every", kEveryFault, read_number<&Rule::every, 1, kAnyNumber>,
@@ -553,31 +628,35 @@ constexpr std::array kWords = {
     Word{"beyond", kEveryFault, read_beyond, write_nothing},
     Word{"do", kEveryFault, read_do, write_do},
     Word{"overlay", kDamaging, read_flag<&Rule::overlay>, write_flag<&Rule::overlay, true>},
-    Word{"keep", only(Fault::kTorn), read_keep, write_keep},
-    Word{"bits", only(Fault::kFlip), read_number<&Rule::bits, 1, 4096>,
+    Word{"keep", FaultSet{Fault::kTorn}, read_keep, write_keep},
+    Word{"bits", FaultSet{Fault::kFlip}, read_number<&Rule::bits, 1, 4096>,
          write_number<&Rule::bits, 1>},
-    Word{"where", only(Fault::kFlip), read_where, write_where},
-    Word{"sticky", only(Fault::kFlip), read_flag<&Rule::sticky>, write_flag<&Rule::sticky, false>},
+    Word{"where", FaultSet{Fault::kFlip}, read_where, write_where},
+    Word{"sticky", FaultSet{Fault::kFlip}, read_flag<&Rule::sticky>,
+         write_flag<&Rule::sticky, false>},
     Word{"to", kMisdirected, read_to, write_to},
     Word{"latency", kSlowing, read_latency, write_latency},
     Word{"lanes", kSlowing, read_number<&Rule::lanes, 1, 1024>, write_number<&Rule::lanes, 0>},
     Word{"bandwidth", kSlowing, read_bandwidth, write_bandwidth},
-    Word{"patience", only(Fault::kMemberPartition), read_time<&Rule::patience>,
+    Word{"patience", FaultSet{Fault::kMemberPartition}, read_time<&Rule::patience>,
          write_time<&Rule::patience>},
-    Word{"rate", only(Fault::kLseGrowing), read_growth, write_growth},
-    Word{"cluster", only(Fault::kLseGrowing), read_number<&Rule::cluster, 1, 1 << 20>,
+    Word{"rate", FaultSet{Fault::kLseGrowing}, read_growth, write_growth},
+    Word{"cluster", FaultSet{Fault::kLseGrowing}, read_number<&Rule::cluster, 1, 1 << 20>,
          write_number<&Rule::cluster, 8>},
-    Word{"threshold", only(Fault::kLseGrowing), read_number<&Rule::threshold, 1, kAnyNumber>,
+    Word{"threshold", FaultSet{Fault::kLseGrowing}, read_number<&Rule::threshold, 1, kAnyNumber>,
          write_number<&Rule::threshold, 0>},
-    Word{"content", only(Fault::kInsert), read_content, write_content},
-    Word{"serial", only(Fault::kWrongId), read_name<&Rule::serial>, write_name<&Rule::serial>},
-    Word{"blocks", only(Fault::kWrongId), read_number<&Rule::block_count, 1, 1ULL << 55U>,
+    Word{"content", FaultSet{Fault::kInsert}, read_content, write_content},
+    Word{"serial", FaultSet{Fault::kWrongId}, read_name<&Rule::serial>, write_name<&Rule::serial>},
+    Word{"blocks", FaultSet{Fault::kWrongId}, read_number<&Rule::block_count, 1, 1ULL << 55U>,
          write_number<&Rule::block_count, 0>},
-    Word{"block", only(Fault::kWrongId), read_block, write_number<&Rule::block_bytes, 0>},
-    Word{"wear", only(Fault::kSmart), read_optional<&Rule::wear, 255>, write_optional<&Rule::wear>},
-    Word{"temperature", only(Fault::kSmart), read_optional<&Rule::temperature, 255>,
+    Word{"block", FaultSet{Fault::kWrongId}, read_block, write_number<&Rule::block_bytes, 0>},
+    Word{"wear", FaultSet{Fault::kSmart}, read_optional<&Rule::wear, 255>,
+         write_optional<&Rule::wear>},
+    Word{"temperature", FaultSet{Fault::kSmart}, read_optional<&Rule::temperature, 255>,
          write_optional<&Rule::temperature>},
     Word{"loss", kOnPower, read_loss, write_loss},
+    Word{"key", FaultSet{Fault::kCheck}, read_key, write_key},
+    Word{"code", kWithCode, read_code, write_code},
     Word{"set", kEveryFault, read_set, write_set},
     Word{"then", kEveryFault, read_then, write_then},
     Word{"for", kEveryFault, read_time<&Rule::duration>, write_time<&Rule::duration>},
@@ -586,8 +665,8 @@ constexpr std::array kWords = {
 }  // namespace
 
 std::string place_text(const Place& place) {
-  constexpr std::array<string_view, kPlaceKinds> kKinds = {"drive", "enclosure", "nvram", "member",
-                                                           "meta"};
+  constexpr std::array<string_view, kPlaceKinds> kKinds = {"drive",  "enclosure", "nvram",
+                                                           "member", "meta",      "lun"};
   string text(kKinds[static_cast<std::size_t>(place.kind)]);
   return place.name.empty() ? text : text + ":" + place.name;
 }

@@ -2,7 +2,10 @@
 // it. parse_rule() and print_rule() read this table and nothing else.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,10 +15,33 @@
 
 namespace sandbay::fault {
 
-// One bit a fault.
-using FaultSet = std::uint64_t;
-inline constexpr FaultSet kEveryFault = ~FaultSet{0};
-static_assert(kFaultCount <= 64);
+class FaultSet {
+ public:
+  constexpr FaultSet() = default;
+  constexpr FaultSet(std::initializer_list<Fault> faults) {
+    for (const Fault fault : faults) word_of(fault) |= bit_of(fault);
+  }
+  static constexpr FaultSet all() {
+    FaultSet set;
+    set.words_.fill(~std::uint64_t{0});
+    return set;
+  }
+  constexpr bool has(Fault fault) const noexcept {
+    return (words_[static_cast<std::size_t>(fault) / 64] & bit_of(fault)) != 0;
+  }
+  constexpr bool operator==(const FaultSet&) const = default;
+
+ private:
+  static constexpr std::uint64_t bit_of(Fault fault) {
+    return std::uint64_t{1} << (static_cast<unsigned>(fault) % 64);
+  }
+  constexpr std::uint64_t& word_of(Fault fault) {
+    return words_[static_cast<std::size_t>(fault) / 64];
+  }
+  std::array<std::uint64_t, (kFaultCount + 63) / 64> words_{};
+};
+
+inline constexpr FaultSet kEveryFault = FaultSet::all();
 
 struct Word {
   std::string_view name;
@@ -25,9 +51,7 @@ struct Word {
   // Empty where the rule has the default.
   std::string (*write)(const Rule& rule);
 
-  bool knows(Fault fault) const noexcept {
-    return (faults >> static_cast<unsigned>(fault) & 1U) != 0;
-  }
+  bool knows(Fault fault) const noexcept { return faults.has(fault); }
 };
 
 std::span<const Word> rule_words();

@@ -8,12 +8,13 @@ namespace sandbay::fault {
 
 namespace {
 
-constexpr std::uint8_t kDrives = bit(Place::Kind::kDrive) | bit(Place::Kind::kEnclosure);
-constexpr std::uint8_t kShelf = bit(Place::Kind::kEnclosure);
-constexpr std::uint8_t kNvrams = bit(Place::Kind::kNvram);
-constexpr std::uint8_t kMembers = bit(Place::Kind::kMember);
-constexpr std::uint8_t kMetas = bit(Place::Kind::kMeta);
-constexpr std::uint8_t kAnywhere = kDrives | kNvrams | kMembers;
+constexpr std::uint16_t kDrives = bit(Place::Kind::kDrive) | bit(Place::Kind::kEnclosure);
+constexpr std::uint16_t kShelf = bit(Place::Kind::kEnclosure);
+constexpr std::uint16_t kNvrams = bit(Place::Kind::kNvram);
+constexpr std::uint16_t kMembers = bit(Place::Kind::kMember);
+constexpr std::uint16_t kMetas = bit(Place::Kind::kMeta);
+constexpr std::uint16_t kLuns = bit(Place::Kind::kLun);
+constexpr std::uint16_t kAnywhere = kDrives | kNvrams | kMembers | kLuns;
 constexpr std::uint8_t kReads = bit(Operation::kRead);
 constexpr std::uint8_t kWrites = bit(Operation::kWrite);
 constexpr std::uint8_t kChanges = kWrites | bit(Operation::kWriteZeroes);
@@ -62,6 +63,13 @@ constexpr std::array<Traits, kFaultCount> kTraits = {{
     {Fault::kMemberReturnStale, "member.return.stale", Manner::kLasting, kMembers, 0},
     {Fault::kRebalanceKill, "rebalance.kill", Manner::kInstant, kMetas, 0},
     {Fault::kMapCorrupt, "map.corrupt", Manner::kStrike, kMetas, kTransfers},
+    {Fault::kCheck, "check", Manner::kStrike, kLuns, kEveryOperation},
+    {Fault::kBusy, "busy", Manner::kStrike, kLuns, kEveryOperation},
+    {Fault::kTaskSetFull, "taskfull", Manner::kStrike, kLuns, kEveryOperation},
+    {Fault::kReservationConflict, "reservation.conflict", Manner::kStrike, kLuns, kEveryOperation},
+    {Fault::kUnitAttention, "ua", Manner::kStrike, kLuns, kEveryOperation},
+    {Fault::kUnitNotReady, "notready", Manner::kStrike, kLuns, kEveryOperation},
+    {Fault::kAborted, "aborted", Manner::kStrike, kLuns, kEveryOperation},
 }};
 
 constexpr bool in_order() {
@@ -126,6 +134,7 @@ bool looks_at_operations(const Rule& rule) {
       rule.fault == Fault::kMemberReturnStale) {
     return false;
   }
+  if (of_path(rule.at)) return true;
   if (manner(rule) == Manner::kStrike || names_an_operation(rule)) return true;
   if (rule.fault == Fault::kPowerCutAgain) return true;
   if (rule.fault == Fault::kLse && !rule.lba.has_value()) return true;

@@ -22,8 +22,8 @@ inline constexpr std::uint8_t bit(Operation operation) {
 inline constexpr std::uint8_t bit(Origin origin) {
   return static_cast<std::uint8_t>(1U << static_cast<unsigned>(origin));
 }
-inline constexpr std::uint8_t bit(Place::Kind kind) {
-  return static_cast<std::uint8_t>(1U << static_cast<unsigned>(kind));
+inline constexpr std::uint16_t bit(Place::Kind kind) {
+  return static_cast<std::uint16_t>(1U << static_cast<unsigned>(kind));
 }
 inline constexpr std::uint8_t kEveryOperation = 0x3f;
 inline constexpr std::uint8_t kEveryOrigin = 0x7f;
@@ -34,7 +34,7 @@ struct Traits {
   Fault fault;
   std::string_view name;
   Manner manner;
-  std::uint8_t places;      // Bits of Place::Kind.
+  std::uint16_t places;     // Bits of Place::Kind.
   std::uint8_t operations;  // Bits of the operations that it can strike.
 };
 

@@ -195,8 +195,8 @@ Task<void> refusals(Executor& home) {
         "at=member:three: unknown member; members are: one, two");
   CHECK(refused("at=member:2 do=member.loss").starts_with("at=member:2: unknown member"));
   CHECK(refused("at=member do=member.loss").starts_with("at=member: drive:NAME, "));
-  CHECK(refused("at=drive:d0 do=member.loss") == "do=member.loss: goes with at=member:NAME");
-  CHECK(refused("at=member:two do=pull") == "do=pull: goes with at=drive and at=enclosure");
+  CHECK(refused("at=drive:d0 do=member.loss") == "do=member.loss: at=member:NAME is possible");
+  CHECK(refused("at=member:two do=pull") == "do=pull: at=drive and at=enclosure are possible");
   CHECK(refused("at=member:two do=member.slow") ==
         "do=member.slow: say how slow with latency= or bandwidth=");
   CHECK(refused("at=member:one do=member.return.stale for=2s") ==

@@ -80,6 +80,12 @@ std::string words_for(const Traits& row) {
     case Fault::kPowerCut:
     case Fault::kPowerCutAgain:
       return " loss=" + pick({"any", "order", "all", "none"});
+    case Fault::kCheck:
+      return " key=" + pick({"0", "3", "0xf"}) + " code=" + pick({"00/00", "11/00", "ff/0A"});
+    case Fault::kUnitAttention:
+    case Fault::kUnitNotReady:
+    case Fault::kAborted:
+      return pick({"", " code=04/0b"});
     default:
       return "";
   }
@@ -92,10 +98,16 @@ std::string some_rule() {
   const bool drives = goes_with(Place::Kind::kDrive);
   const bool members = !drives && goes_with(Place::Kind::kMember);
   const bool meta = goes_with(Place::Kind::kMeta);
+  const bool luns = !drives && goes_with(Place::Kind::kLun);
   const bool operations = !meta && row.operations != 0;
+  const bool coded = luns && flip_a_coin();
   std::string text = flip_a_coin() ? "rule" : "";
   text += fmt::format(" do={}", row.name) + words_for(row);
-  if (members || meta) {
+  if (luns) {
+    text += " at=" + pick({"lun", "lun:db1", "lun:*-?.a"});
+    if (coded) text += " opcode=" + pick({"0x28", "0x8a,0x2a,42", "0"});
+    if (flip_a_coin()) text += " initiator=" + pick({"*", "iqn.1993-08.org.debian:01:?*"});
+  } else if (members || meta) {
     text += members ? " at=member:" + pick({"m1", "0"}) : " at=meta";
   } else if (goes_with(Place::Kind::kNvram) && !drives) {
     text += " at=" + pick({"nvram", "nvram:A"});
@@ -106,15 +118,16 @@ std::string some_rule() {
   }
   if (flip_a_coin()) text += " id=" + pick({"r7", "a.b_c-d", "X"});
   if (flip_a_coin()) text += " enabled=" + pick({"yes", "no"});
-  if (operations && flip_a_coin()) text += " op=any";
+  if (operations && !coded && flip_a_coin()) text += " op=any";
   if (operations && row.fault != Fault::kStale && flip_a_coin()) {
     text += fmt::format(" lba={}", some_number());
     if (flip_a_coin()) text += "+" + some_number(1);
   }
   if (operations && flip_a_coin()) text += " length=" + some_bounds();
   if (operations && flip_a_coin()) text += " fua=" + pick({"yes", "no"});
-  if (operations && flip_a_coin())
+  if (operations && !luns && flip_a_coin()) {
     text += " origin=" + pick({"host", "rebuild,verify,clearing", "any"});
+  }
   if (operations && flip_a_coin()) text += " depth=" + some_bounds();
   const bool numbered = flip_a_coin();
   if (numbered) text += " matches=" + pick({"1", "2,3,7", "5,1000000"});
@@ -130,7 +143,7 @@ std::string some_rule() {
     text += " event=" + pick({"rebuild.start", "rule:r9", "then"});
   }
   if (flip_a_coin()) text += " state=" + pick({"a", "!a", "a:7", "!a:-3,b", "a,b,c:1"});
-  if (flip_a_coin()) text += " within=tolerance";
+  if (!luns && flip_a_coin()) text += " within=tolerance";
   if (flip_a_coin()) text += " set=" + pick({"a", "a:0", "a:1,b:-9"});
   if (flip_a_coin()) text += " then=rule:r8";
   if (flip_a_coin() || row.fault == Fault::kStall || row.fault == Fault::kFailTransient ||
@@ -202,7 +215,8 @@ TEST_CASE("A mistake names the word and what would be accepted", "[fault][rule]"
         "commas, and any");
   CHECK(refused("at=controller:A do=fail") ==
         "at=controller:A: drive:NAME, drive (one or any of them), enclosure, enclosure:NAME, "
-        "nvram, nvram:NAME, member:NAME and meta are possible");
+        "nvram, nvram:NAME, member:NAME, meta, lun:VOLUME (perhaps with * and ?) and lun are "
+        "possible");
   CHECK(refused("at=drive:3 do=fail tag=7").starts_with("tag: no such word; id, enabled, at"));
   CHECK(refused("at=drive:3 do=fail p").starts_with("p: write p=VALUE"));
   CHECK(refused("at=drive:3 do=fail matches=3,2").starts_with("matches=3,2: ascending numbers"));
@@ -224,9 +238,20 @@ TEST_CASE("A mistake names the word and what would be accepted", "[fault][rule]"
   CHECK(refused("at=drive:3") == "do= is missing; a rule is such as at=drive:d3 do=fail");
   CHECK(refused("do=fail").starts_with("at= is missing"));
   CHECK(refused("").starts_with("at= is missing"));
-  CHECK(refused("at=nvram do=fail") == "do=fail: goes with at=drive and at=enclosure");
-  CHECK(refused("at=drive:3 do=nvram.loss") == "do=nvram.loss: goes with at=nvram");
-  CHECK(refused("at=drive:3 do=shelf.loss") == "do=shelf.loss: goes with at=enclosure");
+  CHECK(refused("at=nvram do=fail") == "do=fail: at=drive and at=enclosure are possible");
+  CHECK(refused("at=drive:3 do=busy") == "do=busy: at=lun:VOLUME is possible");
+  CHECK(refused("at=lun do=check key=3").starts_with("do=check: say which sense data"));
+  CHECK(refused("at=lun do=check key=16 code=11/00").starts_with("key=16: a sense key from 0"));
+  CHECK(refused("at=lun do=check key=3 code=1100").starts_with("code=1100: ASC and ASCQ"));
+  CHECK(refused("at=lun do=check key=3 code=11/0g").starts_with("code=11/0g: ASC and ASCQ"));
+  CHECK(refused("at=lun do=busy opcode=256").starts_with("opcode=256: SCSI operation codes"));
+  CHECK(refused("at=lun do=busy opcode=1 op=read") == "opcode=: leave out op=");
+  CHECK(refused("at=lun do=busy origin=host").starts_with("at=lun: origin is of drives"));
+  CHECK(refused("at=lun do=busy within=tolerance") == "at=lun: within is of drives");
+  CHECK(refused("at=lun:a/b do=busy").starts_with("at=lun:a/b: drive:NAME"));
+  CHECK(refused("at=drive do=nothing opcode=0x28").starts_with("opcode= and initiator=: are of"));
+  CHECK(refused("at=drive:3 do=nvram.loss") == "do=nvram.loss: at=nvram is possible");
+  CHECK(refused("at=drive:3 do=shelf.loss") == "do=shelf.loss: at=enclosure is possible");
   CHECK(refused("at=nvram do=nvram.loss op=write").starts_with("at=nvram: op, lba, length"));
   CHECK(refused("at=drive:3 op=read do=lost") == "op=read: do=lost strikes write");
   CHECK(refused("at=drive:3 do=stall").starts_with("do=stall: say how long"));
