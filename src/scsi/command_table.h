@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 
+#include "block/block_device.h"
 #include "scsi/counters.h"
 #include "scsi/job.h"
 
@@ -54,6 +55,9 @@ std::span<const CommandRow> command_table();
 
 // The row that serves this CDB, or null.
 const CommandRow* find_command(std::span<const std::byte, 16> cdb);
+
+// The blocks that the CDB of a command with a row names; empty where it names none.
+Extent blocks_named_by(const Command& command);
 
 // The first bit that is set in the CDB and that the row does not know, for the field pointer.
 struct CdbFault {

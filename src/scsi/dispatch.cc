@@ -2,6 +2,7 @@
 // reservation, operation code, fields of the CDB, readiness, write protection (SAM-5 5.3.3
 // and 5.14, SPC-4 4.2).
 #include "scsi/command_table.h"
+#include "scsi/interference.h"
 #include "scsi/logical_unit.h"
 
 namespace sandbay::scsi {
@@ -42,6 +43,12 @@ std::optional<Outcome> LogicalUnit::check_ready(const CommandRow& row) const {
 std::optional<Outcome> LogicalUnit::check(Command& command) {
   const CommandRow* row = command.row;
   NexusState& nexus = state_of(command);
+  if (interference_ != nullptr && !nexus.attentions.any()) [[unlikely]] {
+    if (const auto answer = interference_->on_start(command)) {
+      if (!answer->attention) return check_condition(answer->sense);
+      nexus.attentions.establish(*answer->attention);
+    }
+  }
   if (nexus.attentions.any() &&
       (row == nullptr || !row->is(CommandFlags::kServesDespiteAttention))) {
     return report_attention(nexus);

@@ -39,6 +39,7 @@ namespace sandbay::scsi {
 
 struct AbortInProgress;
 struct CommandRow;
+class Interference;
 class TaskRouter;
 
 // Large transfers move in pieces of this size.
@@ -120,6 +121,8 @@ class LogicalUnit {
   void set_offline(bool offline) noexcept { offline_ = offline; }
   // CAPACITY and all else as of now.
   LogicalUnitCounters counters() const;
+  // Null: nobody; it is asked until the unit has gone.
+  void set_interference(Interference* interference) noexcept { interference_ = interference; }
   const ModeParameters& mode_parameters() const noexcept { return modes_; }
   bool reserved() const noexcept { return reservation_.has_value(); }
   // See BlockDevice.
@@ -179,6 +182,7 @@ class LogicalUnit {
   void leave_set(Command& command) noexcept;
   void finish(Command& command, const Outcome& outcome) noexcept;
   void answer_unadmitted(Command& command, const Outcome& outcome);
+  bool is_turned_away(Command& command, std::uint32_t in_set);
   void count(const Command& command, const Outcome& outcome) noexcept;
   bool fenced(const Extent& extent) const noexcept;
   bool holds_its_share() const noexcept;
@@ -330,6 +334,7 @@ class LogicalUnit {
   std::uint32_t head_of_queue_ = 0;  // Running.
   bool starting_waiters_ = false;
   bool closed_ = false;
+  Interference* interference_ = nullptr;
   Gate background_;  // What goes on behind IMMED commands:
   std::vector<Cancellation*> in_background_;
   bool flushing_ = false;

@@ -9,6 +9,7 @@
 
 #include "runtime/buffer.h"
 #include "scsi/command_table.h"
+#include "scsi/interference.h"
 #include "scsi/logical_unit.h"
 
 namespace sandbay::scsi {
@@ -29,6 +30,9 @@ void LogicalUnit::start(Command& command) {
     return answer_unadmitted(command, Outcome{.status = Status::kBusy});
   }
   const std::uint32_t in_set = waiting_.count() + running_.count();
+  if (interference_ != nullptr) [[unlikely]] {
+    if (is_turned_away(command, in_set)) return;
+  }
   if (in_set + held_.count() >= options_.queue_depth) {
     // SAM-5 5.3.1: TASK SET FULL needs a command in the task set; held commands have left it.
     ++(in_set == 0 ? counters_.busy : counters_.task_set_full);
@@ -44,6 +48,16 @@ void LogicalUnit::start(Command& command) {
   if (head || (waiting_.empty() && may_run(command))) return run(command);
   command.waiting = true;
   waiting_.push_back(command);
+}
+
+bool LogicalUnit::is_turned_away(Command& command, std::uint32_t in_set) {
+  const std::optional<Status> status = interference_->on_arrival(command, in_set);
+  if (!status) return false;
+  if (*status == Status::kBusy) ++counters_.busy;
+  if (*status == Status::kTaskSetFull) ++counters_.task_set_full;
+  if (*status == Status::kReservationConflict) ++counters_.reservation_conflicts;
+  answer_unadmitted(command, Outcome{.status = *status});
+  return true;
 }
 
 bool LogicalUnit::may_run(const Command& command) const noexcept {

@@ -51,6 +51,13 @@ std::uint64_t blocks_for(std::uint64_t byte_count, std::uint32_t block_bytes) {
 
 }  // namespace
 
+Extent blocks_named_by(const Command& command) {
+  const CommandKind kind = command.row->kind;
+  if (kind == CommandKind::kOther || kind == CommandKind::kUnmap) return {};
+  const Fields fields = decode_fields(command);
+  return {.first = fields.lba, .block_count = fields.length};
+}
+
 std::expected<LogicalUnit::Transfer, Outcome> LogicalUnit::decode_transfer(
     const Command& command, bool limit_length) const {
   const Fields fields = decode_fields(command);
