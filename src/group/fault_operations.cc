@@ -3,14 +3,21 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 
+#include "fault/path_rules.h"
+#include "group/document.h"
 #include "group/running_group.h"
+#include "group/unit_faults.h"
 #include "runtime/known.h"
 
 namespace sandbay::group {
 
 namespace {
+
+// What is done with one takes up to 10 us.
+constexpr std::size_t kRulesPerTurn = 256;
 
 Refusal no_such_fault(const std::string& id) {
   return {.code = Refusal::Code::kNotFound,
@@ -33,7 +40,35 @@ Answer<fault::FaultEngine*> RunningGroup::engine() const {
                             configuration_.file));
 }
 
-Task<FaultsInfo> RunningGroup::faults_now() { co_return members_->first().show_faults(); }
+std::optional<std::string> RunningGroup::rule_error(const fault::Rule& rule) const {
+  if (auto error = event_error(rule)) return error;
+  if (auto error = answer_error(rule)) return error;
+  if (rule.at.kind != fault::Place::Kind::kLun || rule.at.name.empty()) return std::nullopt;
+  for (const auto& [name, volume] : volumes_) {
+    if (fault::fits(rule.at.name, name)) return std::nullopt;
+  }
+  std::vector<std::string> known;
+  for (const auto& [name, volume] : volumes_) known.push_back(name);
+  const std::string_view near = nearest(rule.at.name, known);
+  return fmt::format(
+      "at=lun:{}: unknown volume; {}", rule.at.name,
+      near.empty() ? "see the list of volumes" : fmt::format("did you mean {}?", near));
+}
+
+Task<FaultsInfo> RunningGroup::faults_now() {
+  const auto engine = this->engine();
+  if (!engine) co_return FaultsInfo{};
+  FaultsInfo info{.enabled = true, .seed = (*engine)->seed(), .rules = {}};
+  std::uint64_t after = 0;
+  while (true) {
+    std::vector<fault::RuleView> views = (*engine)->list(&after, kRulesPerTurn);
+    std::ranges::move(views, std::back_inserter(info.rules));
+    if (views.size() < kRulesPerTurn) break;
+    co_await Executor::current().yield();
+  }
+  info.firings = (*engine)->journal().total();
+  co_return info;
+}
 
 Task<FaultsInfo> RunningGroup::list_faults() { return looking(faults_now(), {}); }
 
@@ -45,9 +80,10 @@ Task<Answer<std::vector<AddedFault>>> RunningGroup::add_faults_now(std::vector<s
   std::vector<fault::Rule> wanted;
   std::vector<std::size_t> indices;  // Positions of the wanted rules in the set.
   for (std::size_t i = 0; i < texts.size(); ++i) {
+    if (i % kRulesPerTurn == kRulesPerTurn - 1) co_await Executor::current().yield();
     auto rule = fault::parse_rule(texts[i]);
     if (!rule) co_return refuse_rule(Refusal::Code::kInvalid, i, rule.error());
-    if (const auto error = event_error(*rule)) {
+    if (const auto error = rule_error(*rule)) {
       co_return refuse_rule(Refusal::Code::kInvalid, i, *error);
     }
     auto there = rule->id.empty() ? std::nullopt : (*engine)->view(rule->id);
@@ -75,6 +111,7 @@ Task<Answer<std::vector<AddedFault>>> RunningGroup::add_faults_now(std::vector<s
   if (!ids) {
     co_return refuse_rule(Refusal::Code::kInvalid, indices[ids.error().index], ids.error().text);
   }
+  co_await (*engine)->settle();
   for (std::size_t i = 0; i < indices.size(); ++i) {
     all[indices[i]].rule = known((*engine)->view((*ids)[i]));
   }
@@ -101,7 +138,10 @@ Task<Answer<fault::RuleView>> RunningGroup::show_fault(std::string id) {
 }
 
 Task<Answer<fault::RuleView>> RunningGroup::enable_fault_now(std::string id, bool enabled) {
-  if (const auto engine = this->engine(); engine) (void)(*engine)->enable(id, enabled);
+  if (const auto engine = this->engine(); engine) {
+    (void)(*engine)->enable(id, enabled);
+    co_await (*engine)->settle();
+  }
   co_return co_await fault_now(std::move(id));
 }
 
@@ -150,6 +190,7 @@ Task<Answer<void>> RunningGroup::clear_fault_now(std::string id) {
   } else if (!(*engine)->clear(id)) {
     co_return std::unexpected(no_such_fault(id));
   }
+  co_await (*engine)->settle();
   co_return Answer<void>{};
 }
 
@@ -185,7 +226,9 @@ Task<Answer<fault::Replay>> RunningGroup::replay_faults() { return looking(repla
 Task<Answer<std::vector<std::string>>> RunningGroup::fault_places_now() {
   const auto engine = this->engine();
   if (!engine) co_return std::unexpected(engine.error());
-  co_return (*engine)->places();
+  std::vector<std::string> places = (*engine)->places();
+  for (const auto& [name, volume] : volumes_) places.push_back("lun:" + name);
+  co_return places;
 }
 
 Task<Answer<std::vector<std::string>>> RunningGroup::list_fault_places() {

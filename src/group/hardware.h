@@ -122,7 +122,6 @@ class Hardware {
   // The time of the controller's processors; none: it is as fast as the host allows.
   std::optional<Duration> modelled_busy() const;
   std::vector<SetInfo> show_sets() const;
-  FaultsInfo show_faults() const;
   Task<Outcome> fail_drive(std::string drive);
   Task<Outcome> replace_drive(std::string drive, std::string by);
   Task<Outcome> erase_drive(std::string drive);

@@ -12,6 +12,7 @@
 #include "group/configuration.h"
 #include "group/document.h"
 #include "group/drive_file.h"
+#include "group/unit_faults.h"
 #include "group/units.h"
 #include "runtime/known.h"
 
@@ -718,6 +719,7 @@ void read_faults(TableReader& root, Mistakes& mistakes, HardwareConfiguration& h
     if (!rule) continue;  // Said already.
     auto error = place_error(members, names, *rule);
     if (!error) error = event_error(*rule);
+    if (!error) error = answer_error(*rule);
     if (error) {
       mistakes.add(hardware.faults.line, "faults.rules", fmt::format("\"{}\": {}", text, *error));
     }

@@ -344,13 +344,4 @@ std::vector<SetInfo> Hardware::show_sets() const {
   return list;
 }
 
-FaultsInfo Hardware::show_faults() const {
-  FaultsInfo info{.enabled = engine_ != nullptr};
-  if (engine_ == nullptr) return info;
-  info.seed = engine_->seed();
-  info.rules = engine_->list();
-  info.firings = engine_->journal().total();
-  return info;
-}
-
 }  // namespace sandbay::group

@@ -458,6 +458,7 @@ class RunningGroup final : public Group {
   Task<Answer<fault::Replay>> replay_now();
   Task<Answer<std::vector<std::string>>> fault_places_now();
   Task<Answer<void>> clear_fault_now(std::string id);
+  std::optional<std::string> rule_error(const fault::Rule& rule) const;
   Answer<fault::FaultEngine*> engine() const;  // Refused if faults are not enabled.
 
   // target_operations.cc

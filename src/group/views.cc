@@ -289,7 +289,7 @@ Task<Measurements> RunningGroup::measure_now() {
   all.drives = members_->show_drives();
   all.sets = co_await sets_now();
   all.cache = co_await cache_now();
-  all.faults = members_->first().show_faults();
+  all.faults = co_await faults_now();
   all.pools = co_await pools_now();
   all.events = events_.total();
   all.audited = audit_.total();

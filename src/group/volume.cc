@@ -13,8 +13,10 @@
 #include "block/slice.h"
 #include "cache/cache.h"
 #include "cache/read_ahead.h"
+#include "fault/engine.h"
 #include "group/door.h"
 #include "group/log.h"
+#include "group/unit_faults.h"
 #include "group/units.h"
 #include "group/volume_front.h"
 #include "pool/pool_volume.h"
@@ -166,6 +168,9 @@ void Volume::finish_opening(cache::StreamBudget* streams) {
   }
   unit_ = std::make_unique<scsi::LogicalUnit>(*device_, unit_options(record_, array_));
   unit_->set_offline(!record_.online);
+  if (array_.faults == nullptr) return;
+  faults_ = std::make_unique<UnitFaults>(*array_.faults->post(*home_), name());
+  unit_->set_interference(faults_.get());
 }
 
 std::shared_ptr<Volume> Volume::open_on_pool(VolumeRecord record, PoolGround ground,
@@ -380,6 +385,13 @@ Task<Error> Volume::grow_here(std::uint64_t byte_count) {
   if (error == Error::kNone && read_ahead_ != nullptr) read_ahead_->grow();
   if (error == Error::kNone) unit_->capacity_changed();
   co_return error;
+}
+
+Task<void> Volume::take_name() { co_await invoke_on(*home_, take_name_here()); }
+
+Task<void> Volume::take_name_here() {
+  if (faults_ != nullptr) faults_->rename(name());
+  co_return;
 }
 
 Task<void> Volume::apply_access() { co_await invoke_on(*home_, apply_access_here()); }

@@ -30,6 +30,9 @@ class Cache;
 class ReadAhead;
 struct StreamBudget;
 }  // namespace cache
+namespace fault {
+class FaultEngine;
+}
 namespace pool {
 class PoolVolume;
 }
@@ -38,6 +41,7 @@ class PoolVolume;
 namespace sandbay::group {
 
 class Door;
+class UnitFaults;
 class VolumeFront;
 
 // What a volume on a pool stands on; everything outlives it.
@@ -61,6 +65,7 @@ struct ArrayFacts {
   const scsi::Personality* personality = nullptr;  // Null: there are no vendor pages.
   std::string label;
   std::array<std::uint8_t, 16> id{};
+  fault::FaultEngine* faults = nullptr;  // Null: its units do not break on command.
 };
 
 // Why a volume's device could not be opened.
@@ -137,6 +142,8 @@ class Volume {
   void content_replaced();
   // A thin volume has taken as much as was to be told: initiators are told.
   Task<void> warn_of_space();
+  // Its record has another name.
+  Task<void> take_name();
   // Of one on a pool; null otherwise. On its home.
   pool::PoolVolume* pool_volume() const noexcept { return pool_volume_.get(); }
   // At its end. The flush's error; kTimedOut if it did not end by the deadline.
@@ -156,6 +163,7 @@ class Volume {
   void finish_opening(cache::StreamBudget* streams);
   Task<void> apply_access_here();
   Task<void> warn_of_space_here();
+  Task<void> take_name_here();
   static Task<std::expected<void, OpenFailure>> open_file(Volume* volume, Opening opening);
   Task<State> state_here();
   Task<Error> grow_here(std::uint64_t byte_count);
@@ -178,6 +186,7 @@ class Volume {
   std::unique_ptr<Door> door_;                     // On that, if it was not there at first.
   std::unique_ptr<VolumeFront> front_;             // On all of these.
   std::unique_ptr<cache::ReadAhead> read_ahead_;   // What stands on that, if anything.
+  std::unique_ptr<UnitFaults> faults_;             // Null: rules do not strike the unit.
   std::unique_ptr<scsi::LogicalUnit> unit_;
   std::shared_ptr<Flush> flush_;  // Of flush() or close(): one in its life.
 };

@@ -548,6 +548,7 @@ Task<Answer<void>> RunningGroup::rename_now(std::shared_ptr<Volume> volume, std:
   volume->record() = std::move(record);
   volumes_.erase(before);
   volumes_.put(name, volume);
+  co_await volume->take_name();
   tell_places();
   log_info("volume {}: now called {}", before, name);
   co_return Answer<void>{};

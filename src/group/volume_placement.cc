@@ -260,7 +260,8 @@ ArrayFacts RunningGroup::array_facts() const {
           .revision = identity.revision,
           .personality = identity.personality,
           .label = configuration_.group_name,
-          .id = identity.array};
+          .id = identity.array,
+          .faults = members_->first().faults()};
 }
 
 Task<Volume::Opened> RunningGroup::open_device(VolumeRecord record, Volume::Opening opening) {
