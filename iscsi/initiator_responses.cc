@@ -229,6 +229,12 @@ void InitiatorConnection::handle_reject() {
   // The refused command was never a task of the target's (section 7.3); a refused Data-Out's task
   // is answered all the same.
   InitiatorTask* task = find(initiator_task_tag(refused));
+  // Its data were damaged on their way: at ErrorRecoveryLevel 0 it is sent again on a connection
+  // anew, where it may be (section 7.8).
+  if (task != nullptr && task->kind == InitiatorTask::Kind::kScsi &&
+      opcode_of(refused) == Opcode::kScsiCommand && reason == RejectReason::kDataDigestError) {
+    return fail("data of a command were damaged on their way");
+  }
   if (task != nullptr && opcode_of(refused) != Opcode::kDataOut) {
     if (task->kind == InitiatorTask::Kind::kScsi) {
       static_cast<InitiatorCommand&>(*task).result.error = Error::kInvalid;

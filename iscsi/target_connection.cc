@@ -97,6 +97,11 @@ Task<void> Connection::serve(Session& session, ConnectionLink& link) {
     const PduFramer::Step step = framer_.next(incoming_);
     if (step == PduFramer::Step::kPdu) {
       ++traffic_.pdus_in;
+      if (is_interfered_with()) [[unlikely]] {
+        const bool came = co_await interfere_with_received();
+        if (closing_) break;
+        if (!came) continue;
+      }
       if (!hand_over(session, link)) break;
       if (is_flooded() || crossed_ >= kMostCrossing) co_await let_answers_go(session);
       if (++in_turn < kPdusPerTurn) continue;
@@ -132,6 +137,54 @@ Task<void> Connection::let_answers_go(Session& session) {
   if (crossed_ < kMostCrossing) co_return;
   crossed_ = 0;
   co_await invoke_on(session.home(), arrive());
+}
+
+// False: it is lost. Closing: the connection ends.
+Task<bool> Connection::interfere_with_received() {
+  const bool data = data_digest_ && data_segment_length(incoming_.bhs) > 0;
+  const PduInterference::Verdict verdict =
+      interference_->judge(incoming_.bhs, {.header = header_digest_, .data = data});
+  if (verdict.delay > Duration::zero()) co_await wait_until(home_->now() + verdict.delay);
+  switch (verdict.fate) {
+    case PduInterference::Fate::kPass:
+      co_return true;
+    case PduInterference::Fate::kDataDigest:
+      incoming_.data_digest_error = true;
+      co_return true;
+    case PduInterference::Fate::kLose:
+      forget_received();
+      co_return false;
+    case PduInterference::Fate::kHeaderDigest:
+      ++traffic_.header_digest_errors;
+      given_up_ = reason_of(PduFramer::Step::kHeaderDigestError);
+      shutdown();
+      break;
+    default:
+      break_by_rule(verdict.fate);
+      break;
+  }
+  forget_received();
+  co_return false;
+}
+
+// As if it had not come: memory that was promised to it is still promised.
+void Connection::forget_received() {
+  const std::size_t byte_count = incoming_.data.byte_count();
+  incoming_.data.clear();
+  if (incoming_.opcode() == Opcode::kDataOut) promise_again(byte_count);
+  give_write_share(std::exchange(incoming_share_, 0));
+}
+
+void Connection::break_by_rule(PduInterference::Fate fate) {
+  given_up_ = "a fault rule broke it";
+  if (fate == PduInterference::Fate::kReset) stream_->reset();
+  shutdown();
+}
+
+Task<void> Connection::wait_until(TimePoint time) {
+  ++waits_by_rule_;
+  while (!closing_ && home_->now() < time) (void)co_await room_.wait_until(time);
+  --waits_by_rule_;
 }
 
 // False ends the connection.
@@ -311,8 +364,8 @@ void Connection::arm_housekeeping() {
 
 void Connection::keep_house() {
   const TimePoint now = home_->now();
-  // What we do not read, because so much waits to be sent, is not missing.
-  if (is_flooded()) last_received_ = data_awaited_since_ = now;
+  // What we do not read, because so much waits to be sent or a rule says so, is not missing.
+  if (is_flooded() || waits_by_rule_ > 0) last_received_ = data_awaited_since_ = now;
   const bool unanswered = pinged_ != kNever && now - pinged_ >= limits_.nop_in_timeout &&
                           now - last_received_ >= limits_.nop_in_timeout;
   // What a burst took is not kept for the next one, which may never come.

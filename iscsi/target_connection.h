@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "iscsi/interference.h"
 #include "iscsi/negotiation.h"
 #include "iscsi/pdu.h"
 #include "iscsi/target_framing.h"
@@ -65,6 +66,10 @@ class Connection final : public PayloadSource {
   Task<bool> move_to(Executor& home);
   // What holds from the next PDU on, each way: call after the last login response is queued.
   void set_parameters(const NegotiatedParameters& parameters);
+  // Before serve(): asked from then on.
+  void set_interference(std::unique_ptr<PduInterference> interference) {
+    interference_ = std::move(interference);
+  }
 
   // Full feature phase ------------------------------------------------------------------------
 
@@ -122,6 +127,7 @@ class Connection final : public PayloadSource {
     std::uint8_t header_bytes = 0;
     std::uint8_t trailer_bytes = 0;
     BufferList data;
+    TimePoint not_before = TimePoint::min();  // It and those behind it wait until then.
   };
   static constexpr unsigned kPdusPerTurn = 8;
   static constexpr unsigned kMostCrossing = 512;
@@ -149,6 +155,16 @@ class Connection final : public PayloadSource {
   void arm_housekeeping();
   void keep_house();
   bool hand_over(Session& session, ConnectionLink& link);
+  bool is_interfered_with() const noexcept {
+    return interference_ != nullptr && !interference_->quiet();
+  }
+  void interfere_with_sending(Bhs bhs, BufferList data);
+  Task<bool> interfere_with_received();
+  void forget_received();
+  void break_by_rule(PduInterference::Fate fate);
+  Task<void> wait_until(TimePoint time);
+  bool is_held(const Outgoing& outgoing) const;
+  void queue(const Bhs& bhs, BufferList data, const PduInterference::Verdict& verdict);
   static Task<void> arrive();
   void promise_unsolicited(IncomingPdu& pdu);
   bool admits_writes() const;
@@ -164,6 +180,8 @@ class Connection final : public PayloadSource {
   PduFramer framer_;
   IncomingPdu incoming_;
   ConnectionTraffic traffic_;
+  std::unique_ptr<PduInterference> interference_;  // Null: nobody.
+  unsigned waits_by_rule_ = 0;                     // It makes PDUs wait now.
   unsigned crossed_ = 0;  // PDUs, since the session was last known to have taken all.
   std::uint32_t first_burst_length_ = 0;  // 0: no unsolicited data beyond immediate data.
   bool header_digest_ = false;

@@ -224,6 +224,7 @@ Task<void> LoginService::serve(std::unique_ptr<Stream> stream, Portal* portal) {
   Executor& server_home = Executor::current();
   Connection connection(std::move(stream), registry_.limits);
   connection.states().transition(ConnectionState::kS3XptUp);  // T3
+  const Endpoint listening = portal->local;
   Placement placement = co_await log_in(connection, portal);
   if (placement.link != nullptr) {
     Session& session = *placement.session;
@@ -231,6 +232,13 @@ Task<void> LoginService::serve(std::unique_ptr<Stream> stream, Portal* portal) {
       assert(&connection.home() == &server_home);
       make_room_for_discovery(connection.peer());
       discoveries_.push_back(&connection);
+    }
+    if (registry_.interferences != nullptr) {
+      connection.set_interference(registry_.interferences->of_connection(
+          {.tsih = session.options().tsih,
+           .cid = placement.link->cid,
+           .initiator_name = session.options().initiator_name,
+           .portal = listening.to_string()}));
     }
     co_await connection.serve(session, *placement.link);
     if (session.is_discovery()) std::erase(discoveries_, &connection);

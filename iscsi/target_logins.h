@@ -39,15 +39,19 @@ struct RegisteredDiscovery {
 
 // What is registered, shared by the server's parts.
 struct Registry {
-  Registry(Executor& home, ServerLimits wanted, EventSink sink)
-      : limits(wanted), connections_on(home.peers().size()), events(home, std::move(sink)) {}
+  Registry(Executor& home, ServerLimits wanted, EventSink sink, PduInterferences* source)
+      : limits(wanted),
+        interferences(source),
+        connections_on(home.peers().size()),
+        events(home, std::move(sink)) {}
 
   std::map<std::string, std::unique_ptr<RegisteredTarget>> targets;  // By lower-case name.
   RegisteredDiscovery discovery;
   std::map<std::uint16_t, std::shared_ptr<Session>> sessions;  // By TSIH.
   Portals portals;
   ServerLimits limits;
-  ServerCounters counters;  // Of what has ended.
+  PduInterferences* const interferences;  // Null: nobody interferes.
+  ServerCounters counters;                // Of what has ended.
   std::uint32_t connections = 0;
   std::uint16_t next_tsih = 1;
   std::vector<std::uint32_t> connections_on;  // By executor; of sessions.

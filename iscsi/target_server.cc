@@ -24,9 +24,9 @@ constexpr Duration kLoginPause = std::chrono::milliseconds(100);
 
 class Server final : public TargetServer, public SessionHost {
  public:
-  Server(ServerLimits limits, EventSink events)
+  Server(ServerLimits limits, EventSink events, PduInterferences* interferences)
       : home_(Executor::current()),
-        registry_(home_, limits, std::move(events)),
+        registry_(home_, limits, std::move(events), interferences),
         logins_(registry_, *this) {}
   ~Server() override { assert(registry_.sessions.empty()); }
 
@@ -480,8 +480,9 @@ Task<void> Server::shutdown() {
 
 }  // namespace
 
-std::unique_ptr<TargetServer> TargetServer::create(ServerLimits limits, EventSink events) {
-  return std::make_unique<Server>(limits, std::move(events));
+std::unique_ptr<TargetServer> TargetServer::create(ServerLimits limits, EventSink events,
+                                                   PduInterferences* interferences) {
+  return std::make_unique<Server>(limits, std::move(events), interferences);
 }
 
 }  // namespace sandbay::iscsi

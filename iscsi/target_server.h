@@ -197,6 +197,8 @@ struct ServerEvent {
 // Called on executor 0, at most some lines a second; must not call the server.
 using EventSink = std::function<void(const ServerEvent&)>;
 
+class PduInterferences;
+
 class TargetServer {
  public:
   virtual ~TargetServer() = default;  // After shutdown().
@@ -234,7 +236,9 @@ class TargetServer {
   virtual Task<void> shutdown() = 0;
 
   // Made on executor 0; places sessions and connections on its peers.
-  static std::unique_ptr<TargetServer> create(ServerLimits limits, EventSink events = {});
+  // `interferences` outlives it; null: nobody interferes with connections.
+  static std::unique_ptr<TargetServer> create(ServerLimits limits, EventSink events = {},
+                                              PduInterferences* interferences = nullptr);
 };
 
 }  // namespace sandbay::iscsi

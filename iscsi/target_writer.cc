@@ -31,10 +31,40 @@ void Connection::send(Bhs bhs, BufferList data, StatSnUse use) {
     }
   }
   assert(data_segment_length(bhs) == data.byte_count());
+  if (is_interfered_with()) [[unlikely]] {
+    interfere_with_sending(bhs, std::move(data));
+  } else {
+    queue(bhs, std::move(data), {});
+  }
+}
+
+void Connection::interfere_with_sending(Bhs bhs, BufferList data) {
+  const bool has_data = data_digest_ && !data.empty();
+  const PduInterference::Verdict verdict =
+      interference_->judge(bhs, {.header = header_digest_, .data = has_data});
+  switch (verdict.fate) {
+    case PduInterference::Fate::kLose:
+      return;
+    case PduInterference::Fate::kClose:
+    case PduInterference::Fate::kReset:
+      return break_by_rule(verdict.fate);
+    default:
+      return queue(bhs, std::move(data), verdict);
+  }
+}
+
+void Connection::queue(const Bhs& bhs, BufferList data, const PduInterference::Verdict& verdict) {
   Outgoing& outgoing = queue_.emplace_back();
   std::ranges::copy(bhs, outgoing.header.begin());
   outgoing.data = std::move(data);
   finish_outgoing(outgoing);
+  if (verdict.fate == PduInterference::Fate::kHeaderDigest) {
+    outgoing.header.back() ^= std::byte{1};
+  } else if (verdict.fate == PduInterference::Fate::kDataDigest) {
+    outgoing.trailer.at(outgoing.trailer_bytes - 1U) ^= std::byte{1};
+  }
+  outgoing.not_before =
+      verdict.delay > Duration::zero() ? home_->now() + verdict.delay : TimePoint::min();
   queued_bytes_ += cost_of(outgoing);
   ++traffic_.pdus_out;
   if (idle_writer_) {
@@ -105,15 +135,26 @@ Task<void> Connection::write_loop() {
   sent_.notify_all();
 }
 
+bool Connection::is_held(const Outgoing& outgoing) const {
+  return outgoing.not_before != TimePoint::min() && outgoing.not_before > home_->now();
+}
+
 Task<Error> Connection::send_gathered() {
   std::size_t next = 0;
   while (next < sending_.size()) {
+    if (is_held(sending_[next])) [[unlikely]] {
+      send_started_ = kNever;
+      co_await wait_until(sending_[next].not_before);
+      if (closing_) co_return Error::kClosed;
+    }
     slices_.clear();
     std::size_t byte_count = 0;
     std::size_t cost = 0;
     while (next < sending_.size() && slices_.size() < kSlicesPerSend &&
            byte_count < kBytesPerSend) {
-      Outgoing& outgoing = sending_[next++];
+      Outgoing& outgoing = sending_[next];
+      if (is_held(outgoing)) break;
+      ++next;
       slices_.push_back({outgoing.header.data(), outgoing.header_bytes});
       byte_count += outgoing.header_bytes;
       for (std::size_t i = 0; i < outgoing.data.slice_count(); ++i) {

@@ -125,6 +125,7 @@ class RawInitiator {
   bool data_digest_on = false;
   bool spoil_header_digest = false;  // Of the next PDU.
   bool spoil_data_digest = false;
+  unsigned wrong_digests = 0;  // Among those that came.
 
   Task<void> send(Bhs bhs, Bytes data = {}) {
     put_big_endian_24(bhs, 5, static_cast<std::uint32_t>(data.size()));
@@ -232,6 +233,7 @@ class RawInitiator {
       const bool data = co_await fill(whole);
       if (!data) break;
       const auto begin = received_.begin() + kBhsBytes + (header_digest_on ? 4 : 0);
+      count_wrong_digests(pdu.bhs, length);
       pdu.data.assign(begin, begin + length);
       received_.erase(received_.begin(), received_.begin() + static_cast<std::ptrdiff_t>(whole));
       note_status(pdu);
@@ -240,6 +242,20 @@ class RawInitiator {
     }
     ended_.set();
     changed_.notify_all();
+  }
+
+  void count_wrong_digests(const Bhs& bhs, std::uint32_t length) {
+    const auto wrong = [this](std::size_t at, std::uint32_t digest) {
+      std::array<std::byte, kDigestBytes> stored{};
+      store_digest(digest, stored);
+      return !std::ranges::equal(stored, std::span(received_).subspan(at, kDigestBytes));
+    };
+    if (header_digest_on && wrong(kBhsBytes, header_digest(bhs))) ++wrong_digests;
+    if (!data_digest_on || length == 0) return;
+    const std::size_t begin = kBhsBytes + (header_digest_on ? kDigestBytes : 0);
+    const std::size_t padded = length + padding_of(length);
+    const auto data = std::span(received_).subspan(begin, padded);
+    if (wrong(begin + padded, crc32c(data))) ++wrong_digests;
   }
 
   void note_status(const RawPdu& pdu) {

@@ -39,6 +39,7 @@ struct BenchOptions {
   std::size_t memory_limit_bytes = std::size_t{64} << 20;
   sim::LinkOptions link;
   TransferPace pace;
+  PduInterferences* interferences = nullptr;
 };
 
 class Bench {
@@ -111,8 +112,9 @@ class Bench {
       const Error added = co_await router_->add(lun, unit.unit.get());
       assert(added == Error::kNone);
     }
-    server_ = TargetServer::create(options_.limits,
-                                   [this](const ServerEvent& event) { events_.push_back(event); });
+    server_ = TargetServer::create(
+        options_.limits, [this](const ServerEvent& event) { events_.push_back(event); },
+        options_.interferences);
     std::string message;
     const Error made = co_await server_->add_target({.name = kBenchTarget,
                                                      .device = router_.get(),
@@ -345,7 +347,11 @@ inline Task<void> Bench::take_attentions(RawInitiator& peer) {
 inline Task<RawInitiator*> Bench::session(RawLogin login) {
   RawInitiator* const peer = co_await connect();
   if (peer == nullptr) co_return nullptr;
+  const bool header = login.keys.find("HeaderDigest=CRC32C") != std::string::npos;
+  const bool data = login.keys.find("DataDigest=CRC32C") != std::string::npos;
   const RawPdu answer = co_await peer->log_in(std::move(login));
+  peer->header_digest_on = header;
+  peer->data_digest_on = data;
   CHECK(answer.is(Opcode::kLoginResponse));
   CHECK(answer.login().status == LoginStatus::kSuccess);
   CHECK(answer.login().transit);

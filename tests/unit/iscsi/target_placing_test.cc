@@ -21,7 +21,7 @@ class NoHost final : public SessionHost {
 // The part of a server that logs in, with everything in reach.
 struct Place {
   explicit Place(scsi::TargetDevice& device)
-      : registry(Executor::current(), quiet_limits(), {}), logins(registry, host) {
+      : registry(Executor::current(), quiet_limits(), {}, nullptr), logins(registry, host) {
     registry.targets.emplace(
         kBenchTarget,
         std::make_unique<RegisteredTarget>(RegisteredTarget{

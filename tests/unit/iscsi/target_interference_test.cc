@@ -1,0 +1,237 @@
+// PDUs that somebody loses, delays or damages on a connection of the target: what the peer sees,
+// and that no promise of memory is lost with them (a connection asserts that at its end).
+#include <catch2/catch.hpp>
+
+#include <deque>
+
+#include "iscsi/interference.h"
+#include "target_bench.h"
+
+namespace sandbay::iscsi::test {
+namespace {
+
+using Fate = PduInterference::Fate;
+using std::chrono::milliseconds;
+using std::chrono::minutes;
+using std::chrono::seconds;
+
+// The fate of the next PDUs of an opcode.
+struct Plan {
+  Opcode opcode = Opcode::kNopOut;
+  PduInterference::Verdict verdict;
+  unsigned times = 1;
+};
+
+class Scripted final : public PduInterferences {
+ public:
+  std::unique_ptr<PduInterference> of_connection(const ConnectionFacts& facts) override {
+    seen.push_back(facts);
+    return std::make_unique<One>(*this);
+  }
+
+  void add(Opcode opcode, Fate fate, unsigned times = 1) {
+    plans.push_back({.opcode = opcode, .verdict = {.fate = fate}, .times = times});
+  }
+  void delay(Opcode opcode, Duration time) {
+    plans.push_back({.opcode = opcode, .verdict = {.delay = time}});
+  }
+
+  std::deque<Plan> plans;
+  std::vector<ConnectionFacts> seen;
+  PduInterference::Digests digests;  // As the last PDU had them.
+
+ private:
+  class One final : public PduInterference {
+   public:
+    explicit One(Scripted& script) : PduInterference(script.quiet_), script_(script) {}
+    Verdict judge(BhsView bhs, Digests possible) override {
+      for (Plan& plan : script_.plans) {
+        if (plan.opcode != opcode_of(bhs) || plan.times == 0) continue;
+        --plan.times;
+        script_.digests = possible;
+        return plan.verdict;
+      }
+      return {};
+    }
+
+   private:
+    Scripted& script_;
+  };
+  bool quiet_ = false;
+};
+
+Scripted* script = nullptr;
+
+Task<void> ping(RawInitiator& peer, std::uint32_t tag) {
+  Bhs bhs;
+  write_nop_out({.immediate = true,
+                 .initiator_task_tag = tag,
+                 .cmd_sn = peer.cmd_sn,
+                 .exp_stat_sn = peer.exp_stat_sn},
+                bhs);
+  co_await peer.send(bhs);
+}
+
+// A command that is lost on the way in is a gap, which the initiator fills.
+Task<void> lost_command(Bench& bench) {
+  RawInitiator& peer = *co_await bench.session();
+  REQUIRE(script->seen.size() == 1);
+  CHECK(script->seen[0].tsih == peer.tsih);
+  CHECK(script->seen[0].initiator_name == "iqn.2026-11.org.sandbay:raw");
+  CHECK(script->seen[0].portal == bench.endpoint().to_string());
+  script->add(Opcode::kScsiCommand, Fate::kLose);
+  const std::uint32_t first = peer.cmd_sn;
+  const std::uint32_t lost = co_await send_command(peer, writing(5, 1, pattern_of(kBlock)));
+  const std::uint32_t behind = co_await send_command(peer, reading(5, 1));
+  RawPdu pdu = co_await peer.next(seconds(5));
+  CHECK(pdu.silent);
+  RawCommand again = writing(5, 1, pattern_of(kBlock));
+  again.own_cmd_sn = true;
+  again.cmd_sn = first;
+  again.tag = lost;
+  co_await send_command(peer, again);
+  pdu = co_await peer.next_of(lost);
+  CHECK(pdu.status() == 0);
+  pdu = co_await peer.next_of(behind);
+  CHECK(pdu.data == pattern_of(kBlock));
+}
+
+// Data-Outs that are lost: behind the last of the others the write fails, and so does one that gets
+// none at all in time.
+Task<void> lost_data_out(Bench& bench) {
+  RawInitiator& peer = *co_await bench.session();
+  script->add(Opcode::kDataOut, Fate::kLose, 2);
+  const Bytes data = pattern_of(64 * kBlock);
+  const std::uint32_t tag = co_await send_command(peer, writing(0, 64));
+  const RawPdu r2t = co_await peer.next_of(tag);
+  REQUIRE(r2t.is(Opcode::kReadyToTransfer));
+  co_await answer_r2t(peer, r2t.r2t(), data, 8192);
+  RawPdu pdu = co_await peer.next_of(tag, seconds(60));
+  CHECK(pdu.status() == 2);
+  CHECK(pdu.sense() >> 16U == 0xb);
+  script->add(Opcode::kDataOut, Fate::kLose, 4);
+  const std::uint32_t silent = co_await send_command(peer, writing(0, 64));
+  const RawPdu asked = co_await peer.next_of(silent);
+  co_await answer_r2t(peer, asked.r2t(), data, 8192);
+  pdu = co_await peer.next_of(silent, minutes(3));
+  CHECK(pdu.status() == 2);
+  pdu = co_await answer_to(peer, writing(0, 64));
+  co_await answer_r2t(peer, pdu.r2t(), data, 8192);
+  pdu = co_await peer.next_of(pdu.tag());
+  CHECK(pdu.status() == 0);
+}
+
+// A response that is lost on the way out has its StatSN.
+Task<void> lost_response(Bench& bench) {
+  RawInitiator& peer = *co_await bench.session();
+  RawPdu pdu = co_await answer_to(peer, {});
+  const std::uint32_t before = pdu.numbers().stat_sn;
+  script->add(Opcode::kScsiResponse, Fate::kLose);
+  const std::uint32_t tag = co_await send_command(peer, {});
+  pdu = co_await peer.next_of(tag, seconds(5));
+  CHECK(pdu.silent);
+  pdu = co_await answer_to(peer, {});
+  CHECK(pdu.numbers().stat_sn == before + 2);
+}
+
+// It and what is behind it wait, and the connection is not given up meanwhile.
+Task<void> delays(Bench& bench) {
+  RawInitiator& peer = *co_await bench.session();
+  for (const Opcode opcode : {Opcode::kScsiCommand, Opcode::kScsiResponse}) {
+    script->delay(opcode, minutes(2));
+    const TimePoint begin = bench.now();
+    const std::uint32_t late = co_await send_command(peer, {});
+    if (opcode == Opcode::kScsiResponse) co_await bench.sleep(milliseconds(100));
+    co_await ping(peer, 7000);
+    RawPdu pdu = co_await peer.next(minutes(3));
+    CHECK(pdu.tag() == late);
+    CHECK(bench.now() - begin >= minutes(2));
+    CHECK(bench.now() - begin < minutes(2) + seconds(1));
+    pdu = co_await peer.next();
+    CHECK(pdu.tag() == 7000);
+  }
+  // A peer or a server that ends waits for no delay.
+  script->delay(Opcode::kScsiCommand, std::chrono::hours(10));
+  script->delay(Opcode::kNopIn, std::chrono::hours(10));
+  RawInitiator& other = *co_await bench.session({.isid = 2});
+  co_await send_command(peer, {});
+  co_await ping(other, 9);
+  co_await bench.sleep(seconds(1));
+  other.reset();
+}
+
+Task<void> digests(Bench& bench) {
+  const std::string keys = "HeaderDigest=CRC32C;DataDigest=CRC32C";
+  RawInitiator& peer = *co_await bench.session({.keys = keys});
+  RawPdu pdu = co_await answer_to(peer, writing(5, 1, pattern_of(kBlock)));
+  CHECK(pdu.status() == 0);
+  // As if the data of a command had been damaged on their way.
+  script->add(Opcode::kScsiCommand, Fate::kDataDigest);
+  co_await send_command(peer, writing(5, 1, pattern_of(kBlock, 2)));
+  pdu = co_await peer.next();
+  CHECK(script->digests.header);
+  CHECK(script->digests.data);
+  CHECK(pdu.rejected_for() == static_cast<int>(RejectReason::kDataDigestError));
+  pdu = co_await peer.next();
+  CHECK(pdu.closed);
+  RawInitiator& next = *co_await bench.session({.keys = keys, .isid = 2});
+  pdu = co_await answer_to(next, reading(5, 1));
+  CHECK(pdu.data == pattern_of(kBlock));
+  CHECK(next.wrong_digests == 0);
+  script->add(Opcode::kDataIn, Fate::kDataDigest);
+  pdu = co_await answer_to(next, reading(5, 1));
+  CHECK(pdu.data == pattern_of(kBlock));
+  CHECK(next.wrong_digests == 1);
+  script->add(Opcode::kDataIn, Fate::kHeaderDigest);
+  pdu = co_await answer_to(next, reading(5, 1));
+  CHECK(next.wrong_digests == 2);
+  script->add(Opcode::kScsiCommand, Fate::kHeaderDigest);
+  co_await send_command(next, {});
+  pdu = co_await next.next();
+  CHECK(pdu.closed);
+}
+
+Task<void> ends(Bench& bench) {
+  for (const Fate fate : {Fate::kClose, Fate::kReset}) {
+    for (const Opcode opcode : {Opcode::kScsiCommand, Opcode::kDataIn, Opcode::kDataOut}) {
+      RawInitiator& peer = *co_await bench.session();
+      script->add(opcode, fate);
+      const bool writes = opcode == Opcode::kDataOut;
+      const std::uint32_t tag =
+          co_await send_command(peer, writes ? writing(0, 64) : reading(0, 64));
+      RawPdu pdu = co_await peer.next_of(tag);
+      if (writes) {
+        co_await answer_r2t(peer, pdu.r2t(), pattern_of(64 * kBlock), 8192);
+        pdu = co_await peer.next_of(tag);
+      }
+      CHECK(pdu.closed);
+    }
+  }
+}
+
+void with_script(Task<void> (*test)(Bench&)) {
+  Scripted scripted;
+  script = &scripted;
+  for (const unsigned executors : {1U, 2U}) {
+    INFO("executors: " << executors);
+    scripted.plans.clear();
+    scripted.seen.clear();
+    BenchOptions options{.executors = executors, .interferences = &scripted};
+    auto bench = std::make_unique<Bench>(options);
+    const bool ended =
+        bench->world().run([&] { return bench->whole(test); }, std::chrono::hours(1));
+    if (!ended) static_cast<void>(bench.release());
+    REQUIRE(ended);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a lost command leaves a gap", "[iscsi]") { with_script(lost_command); }
+TEST_CASE("lost data are waited for", "[iscsi]") { with_script(lost_data_out); }
+TEST_CASE("a lost response has a StatSN", "[iscsi]") { with_script(lost_response); }
+TEST_CASE("PDUs are late, and connections stay", "[iscsi]") { with_script(delays); }
+TEST_CASE("digests are wrong on purpose", "[iscsi]") { with_script(digests); }
+TEST_CASE("connections end at a PDU", "[iscsi]") { with_script(ends); }
+
+}  // namespace sandbay::iscsi::test
