@@ -159,8 +159,11 @@ void FaultEngine::drop(const RulePointer& active) {
   active->ended = true;
   free_from_ = 0;
   rules_.remove(*active);
-  tell_sites(*active);
-  if (active->path != nullptr) return;
+  if (active->path != nullptr) {
+    tell_sites(*active);
+    active->path->gone.store(true, std::memory_order_relaxed);
+    return;
+  }
   for (FaultLayer* layer : layers_) layer->finish(*active, true);
 }
 
@@ -186,7 +189,8 @@ bool FaultEngine::enable(std::string_view id, bool enabled) {
   if (!enabled) {
     keep_for_replay(*active);
     end(*active);
-  } else if (active->seen > 0 || active->fired_times > 0) {
+  } else if (active->seen > 0 || active->fired_times > 0 ||
+             (active->path != nullptr && active->path->matched > 0)) {
     kept_all_ = false;
   } else {
     active->added = home_.now();
@@ -216,6 +220,7 @@ RuleView FaultEngine::view_of(const ActiveRule& active) const {
     view.counters.matched = active.path->matched.load(std::memory_order_relaxed);
     view.counters.fired = active.path->fired.load(std::memory_order_relaxed);
     view.counters.struck = active.path->struck.load(std::memory_order_relaxed);
+    view.counters.spared = active.path->spared.load(std::memory_order_relaxed);
   } else {
     for (const FaultLayer* layer : layers_) view.held += layer->held_by(active);
   }

@@ -25,7 +25,6 @@
 #include <vector>
 
 #include "fault/firing.h"
-#include "fault/path_rules.h"
 #include "fault/rule.h"
 #include "fault/rule_shelf.h"
 #include "fault/targets.h"
@@ -36,6 +35,7 @@
 namespace sandbay::fault {
 
 class FaultLayer;
+class PathRules;
 class Post;
 struct ActiveRule;
 struct Fired;
@@ -193,6 +193,8 @@ class FaultEngine final : public ProbeDecider {
               std::string effect);
   void record(ActiveRule& active, Firing firing);
   void append(Firing firing);  // To the journal.
+  void begin_at_site(const RulePointer& active, TimePoint time);
+  void tell_of_firing(const RulePointer& active);
   void note_drawn(ActiveRule& active, const Fired& fired);
 
   std::string refusal(const Rule& rule) const;  // Empty: acceptable.

@@ -230,6 +230,7 @@ ProbeVerdict FaultEngine::judge_value(const ProbePoint& point) {
 }
 
 void FaultEngine::set_state(std::string_view name, std::int64_t value) {
+  if (state(name) == value) return;
   states_.insert_or_assign(std::string(name), value);
   for (const RulePointer& active : rules_.with_states()) {
     const Rule& rule = active->rule;
@@ -422,8 +423,12 @@ void FaultEngine::fire_power(ActiveRule& active, std::span<FaultLayer* const> la
 // Afterwards. ------------------------------------------------------------------------------------
 
 void FaultEngine::after_firing(const RulePointer& active) {
-  const Rule& rule = active->rule;
   begin_duration(*active);
+  tell_of_firing(active);
+}
+
+void FaultEngine::tell_of_firing(const RulePointer& active) {
+  const Rule& rule = active->rule;
   const std::vector<StateChange> changes = rule.set;
   for (const StateChange& change : changes) set_state(change.name, change.value);
   if (nesting_ >= kDeepestChain) return;
@@ -469,24 +474,40 @@ void FaultEngine::fired_at_sites(std::span<const Fired> all, std::uint64_t unrec
   if (unrecorded > 0) kept_all_ = false;
   for (const Fired& fired : all) {
     const auto found = rules_.all().find(fired.number);
-    if (found == rules_.all().end()) {  // It has been cleared meanwhile.
-      kept_all_ = false;
-      append(fired.firing);
+    const RulePointer active = found == rules_.all().end() ? nullptr : found->second;
+    if (active == nullptr || fired.ended != active->path->ended.load(std::memory_order_relaxed)) {
+      kept_all_ = false;  // It has been cleared or disabled meanwhile.
+      Firing late = fired.firing;
+      late.repeated = true;
+      append(std::move(late));
       continue;
     }
-    const RulePointer active = found->second;
     record(*active, fired.firing);
     if (!fired.begins) continue;
     ++active->fired_times;
     if (active->rule.probability < 1) note_drawn(*active, fired);
-    after_firing(active);
+    begin_at_site(active, fired.firing.time);
+    tell_of_firing(active);
   }
+}
+
+// The follow-up comes at the end of the first of several that last at once.
+void FaultEngine::begin_at_site(const RulePointer& active, TimePoint time) {
+  const Duration duration = active->rule.duration;
+  const bool waits = active->active_until > home_.now();
+  if (duration == Duration::zero() || waits) return;
+  active->active_until = std::min(time + duration, active->path->until);
+  if (active->active_until <= home_.now()) return follow_up(*active);
+  home_.disarm(active->timer);
+  active->timer.deadline = active->active_until;
+  home_.arm(active->timer);
 }
 
 void FaultEngine::note_drawn(ActiveRule& active, const Fired& fired) {
   if (active.drawn_at.empty()) active.drawn_at = fired.site;
-  if (active.drawn_at != fired.site) {
-    kept_all_ = false;  // A rule has one list of matches for all sites.
+  const bool again = !active.drawn.empty() && fired.match <= active.drawn.back();
+  if (active.drawn_at != fired.site || again) {
+    kept_all_ = false;  // A rule has one list of matches, for all sites of its time.
   } else if (active.drawn.size() <= kMostReplayed) {
     active.drawn.push_back(fired.match);
   }

@@ -14,7 +14,6 @@ namespace sandbay::fault {
 namespace {
 
 constexpr std::uint64_t kMostGrownDefects = 65536;
-constexpr double kLongestExponential = 100;  // Means.
 constexpr Duration kPatience = std::chrono::seconds(5);
 
 std::size_t index_of(Fault fault) { return static_cast<std::size_t>(fault); }
@@ -282,15 +281,7 @@ TimePoint FaultLayer::end_at_pace(const RulePointer& rule, std::uint64_t byte_co
     found = std::prev(paces_.end());
   }
   Pace& pace = **found;
-  const Latency& latency = rule->rule.latency;
-  Duration service = latency.least;
-  if (latency.exponential) {
-    const double factor = std::min(-std::log1p(-rule->random.unit()), kLongestExponential);
-    service = Duration(static_cast<Duration::rep>(static_cast<double>(service.count()) * factor));
-  } else if (latency.most > latency.least) {
-    const auto range = static_cast<std::uint64_t>((latency.most - latency.least).count());
-    service += Duration(static_cast<Duration::rep>(rule->random.between(0, range)));
-  }
+  const Duration service = draw(rule->rule.latency, rule->random);
   TimePoint end = home().now();
   auto lane = std::ranges::min_element(pace.lanes);
   if (lane != pace.lanes.end()) end = std::max(end, *lane);

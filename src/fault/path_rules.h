@@ -1,17 +1,19 @@
-// Rules at places between hosts and volumes, as every executor reads them: LUNs so far.
+// Rules at places between hosts and volumes, as every executor reads them.
 //
-// The engine makes a PathRules of the rules there are, on its home; it does not change any more, so
-// that posts share it without a lock. Atomic numbers of a rule alone change: whether it acts now,
-// which the home writes and every executor reads, and its counters.
+// The engine makes a PathRules of the rules that exist, on its home; it does not change any more,
+// so that posts share it without a lock. Atomic numbers of a rule alone change: whether it acts
+// now, which the home writes and every executor reads, and its counters.
 #pragma once
 
+#include <array>
 #include <atomic>
-#include <bitset>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "fault/rule.h"
@@ -19,48 +21,69 @@
 
 namespace sandbay::fault {
 
-inline constexpr std::size_t kOpcodes = 256;
+// When a site asks about a command: as it arrives, which is the only time for a PDU; before unit
+// attentions are reported; and when nothing of the unit's own stands before its handler.
+enum class Stage : std::uint8_t { kArrival, kAttention, kStart };
 
 struct PathRule {
   PathRule(Rule taken, std::uint64_t order, std::uint64_t stream, TimePoint epoch);
 
   const Rule rule;
   const std::uint64_t number;  // In the order of adding.
-  const std::uint64_t
-      seed;  // Each place draws from a stream of its own, made of this and its name.
+  const std::uint64_t seed;  // Each site draws from a stream of its own, made of this and its name.
   const TimePoint from;
   const TimePoint until;
-  const std::uint64_t limit;            // Firings at each place; 0: without limit.
-  const std::bitset<kOpcodes> opcodes;  // Commands that it looks at.
+  const std::uint64_t limit;  // Firings, at all sites together; 0: without limit.
 
   // Written at home.
   std::atomic<bool> acts{false};        // It is enabled, its event has come, and its states hold.
-  std::atomic<std::uint32_t> ended{0};  // How often what lasts of it was ended before its time.
+  std::atomic<bool> gone{false};        // Cleared.
+  std::atomic<std::uint32_t> ended{0};  // How often its effects were ended before their time.
   // Counted everywhere; see Counters.
   std::atomic<std::uint64_t> matched{0};
   std::atomic<std::uint64_t> fired{0};
   std::atomic<std::uint64_t> struck{0};
+  std::atomic<std::uint64_t> spared{0};
+};
+
+// Rules with a place in common, by what they look at, each list in the order of adding.
+class RuleList {
+ public:
+  using Pointer = std::shared_ptr<PathRule>;
+
+  void add(Pointer rule);
+  std::span<const Pointer> all() const noexcept { return rules_; }
+  // Indices of all().
+  std::span<const std::uint32_t> looking_at(Stage stage, std::size_t key) const;
+
+ private:
+  std::vector<Pointer> rules_;
+  std::unordered_map<std::size_t, std::vector<std::uint32_t>> lists_;
 };
 
 class PathRules {
  public:
-  using Pointer = std::shared_ptr<PathRule>;
-
-  void add(Pointer rule);  // In the order of their numbers.
-  bool empty() const noexcept { return exact_.empty() && patterns_.empty(); }
-  // Those that concern a place, in that order.
-  std::vector<Pointer> at(const Place& place) const;
-  // How many rules at() compares with each name.
-  std::size_t pattern_count() const noexcept { return patterns_.size(); }
+  void add(RuleList::Pointer rule);  // In the order of their numbers.
+  // Those that name this place and no pattern; null: none.
+  const RuleList* exact(const Place& place) const;
+  // Those that name all places of a kind, or some by a pattern.
+  const RuleList& patterns(Place::Kind kind) const {
+    return patterns_[static_cast<std::size_t>(kind)];
+  }
 
  private:
-  std::map<std::string, std::vector<Pointer>, std::less<>> exact_;  // By place_text().
-  std::vector<Pointer> patterns_;
+  std::map<std::string, RuleList, std::less<>> exact_;  // By place_text().
+  std::array<RuleList, kPlaceKinds> patterns_;
 };
+
+// Keys of lists: the operation code of a command, or a PDU's,
+std::size_t key_of_opcode(std::uint8_t opcode);
+// and the operation on blocks that a command is, by its bit, for rules that name no code.
+std::size_t key_of_operation(std::uint8_t operation);
 
 // The part of a stream that a name decides: FNV-1a, 64 bits (Fowler, Noll, Vo).
 std::uint64_t hash_of(std::string_view text);
 // Whether a name fits a pattern with * and ?.
-bool fits(const std::string& pattern, std::string_view name);
+bool fits(std::string_view pattern, std::string_view name);
 
 }  // namespace sandbay::fault

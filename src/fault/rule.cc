@@ -3,6 +3,7 @@
 #include "fault/rule.h"
 
 #include <algorithm>
+#include <array>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -45,13 +46,13 @@ std::string words_of(Fault fault) {
 std::string wrong_place(const Rule& rule) {
   const Traits& row = traits(rule.fault);
   if ((row.places & bit(rule.at.kind)) != 0) return {};
+  constexpr std::array<std::string_view, kPlaceKinds> kAt = {
+      "at=drive",      "at=enclosure",         "at=nvram",         "at=member:NAME", "at=meta",
+      "at=lun:VOLUME", "at=session:INITIATOR", "at=conn:TSIH.CID", "at=link:PORTAL"};
   std::vector<std::string_view> places;
-  if ((row.places & bit(Place::Kind::kDrive)) != 0) places.push_back("at=drive");
-  if ((row.places & bit(Place::Kind::kEnclosure)) != 0) places.push_back("at=enclosure");
-  if ((row.places & bit(Place::Kind::kNvram)) != 0) places.push_back("at=nvram");
-  if ((row.places & bit(Place::Kind::kMember)) != 0) places.push_back("at=member:NAME");
-  if ((row.places & bit(Place::Kind::kMeta)) != 0) places.push_back("at=meta");
-  if ((row.places & bit(Place::Kind::kLun)) != 0) places.push_back("at=lun:VOLUME");
+  for (std::size_t i = 0; i < kAt.size(); ++i) {
+    if ((row.places >> i & 1U) != 0) places.push_back(kAt[i]);
+  }
   return fmt::format("do={}: {} {} possible", row.name, listing(places),
                      places.size() == 1 ? "is" : "are");
 }
@@ -73,16 +74,38 @@ std::string not_struck(const Rule& rule) {
 }
 
 std::string wrong_at_path(const Rule& rule) {
-  if (rule.origins != 0) return "at=lun: origin is of drives and members; initiator is possible";
-  if (rule.within_tolerance) return "at=lun: within is of drives";
-  if (!rule.opcodes.empty() && rule.operations != 0) return "opcode=: leave out op=";
+  const std::string place = place_text({.kind = rule.at.kind, .name = {}});
+  if (rule.origins != 0) {
+    return fmt::format("at={}: origin is of drives and members; initiator is possible", place);
+  }
+  if (rule.within_tolerance) return fmt::format("at={}: within is of drives", place);
+  if (!of_pdus(rule.at)) {
+    const bool of_connections = rule.pdus != 0 || rule.outgoing.has_value() || rule.lun.has_value();
+    if (of_connections) return "at=lun: pdu, dir and lun are of session, conn and link";
+    if (!rule.opcodes.empty() && rule.operations != 0) return "opcode=: leave out op=";
+    return {};
+  }
+  if (rule.operations != 0 || rule.lba.has_value() || rule.length != Bounds{} ||
+      rule.fua.has_value() || rule.depth != Bounds{}) {
+    return fmt::format(
+        "at={}: op, lba, length, fua and depth are of LUNs; pdu, dir, opcode, initiator and lun "
+        "are "
+        "possible",
+        place);
+  }
+  constexpr std::uint64_t kCommand = 2;
+  if (!rule.opcodes.empty() && (rule.pdus | kCommand) != kCommand) {
+    return "opcode=: is of scsi-command alone; leave out the other PDUs";
+  }
+  if (pdus_of(rule) == 0) return "dir=: none of the PDUs takes that direction";
   return {};
 }
 
 std::string wrong_operations(const Rule& rule) {
   if (of_path(rule.at)) return wrong_at_path(rule);
-  if (!rule.opcodes.empty() || !rule.initiator.empty()) {
-    return "opcode= and initiator=: are of SCSI commands; at=lun:VOLUME is possible";
+  if (!rule.opcodes.empty() || !rule.initiator.empty() || rule.pdus != 0 ||
+      rule.outgoing.has_value() || rule.lun.has_value()) {
+    return "opcode, initiator, pdu, dir and lun: at=lun, session, conn and link are possible";
   }
   const bool blocks = rule.lba.has_value() || rule.length != Bounds{} || rule.fua.has_value() ||
                       rule.origins != 0 || rule.depth != Bounds{};
@@ -137,6 +160,9 @@ std::string missing(const Rule& rule) {
       if (!rule.sense_key.has_value() || !rule.sense_code.has_value()) {
         return "do=check: say which sense data with key= and code=, for example key=3 code=11/00";
       }
+      break;
+    case Fault::kPduDelay:
+      if (rule.latency == Latency{}) return "do=pdu.delay: say how late with latency=";
       break;
     case Fault::kWrongId:
       if (rule.serial.empty() && rule.block_count == 0 && rule.block_bytes == 0) {

@@ -17,6 +17,7 @@
 
 #include "block/block_device.h"
 #include "runtime/clock.h"
+#include "runtime/random.h"
 
 namespace sandbay::fault {
 
@@ -79,17 +80,34 @@ enum class Fault : std::uint8_t {
   kUnitAttention,
   kUnitNotReady,
   kAborted,
+  // Connections and their PDUs.
+  kPduDrop,
+  kPduDelay,
+  kDigestHeader,
+  kDigestData,
+  kDrop,
 };
-inline constexpr std::size_t kFaultCount = static_cast<std::size_t>(Fault::kAborted) + 1;
+inline constexpr std::size_t kFaultCount = static_cast<std::size_t>(Fault::kDrop) + 1;
 
 std::string_view fault_name(Fault fault);  // As a rule writes it: "misdirect.write".
 
-inline constexpr std::size_t kPlaceKinds = 6;
+inline constexpr std::size_t kPlaceKinds = 9;
 
-// at=drive:NAME, drive (any), enclosure[:NAME], nvram[:NAME], member:NAME, meta, lun[:VOLUME]. An
-// empty name means all of them; that of a volume may have * and ?.
+// at=drive:NAME, drive (any), enclosure[:NAME], nvram[:NAME], member:NAME, meta, and between hosts
+// and volumes lun[:VOLUME], session[:INITIATOR], conn[:TSIH.CID] and link[:PORTAL]. An empty name
+// means all of them; those of the last four may have * and ?.
 struct Place {
-  enum class Kind : std::uint8_t { kDrive, kEnclosure, kNvram, kMember, kMeta, kLun };
+  enum class Kind : std::uint8_t {
+    kDrive,
+    kEnclosure,
+    kNvram,
+    kMember,
+    kMeta,
+    kLun,
+    kSession,
+    kConnection,
+    kLink
+  };
   Kind kind = Kind::kDrive;
   std::string name;
   bool operator==(const Place&) const = default;
@@ -159,8 +177,11 @@ struct Rule {
   std::uint8_t origins = 0;  // One bit an Origin; 0: any.
   Bounds depth{};  // Operations in flight at the drive, or commands in the LUN's task set,
                    // this one included.
-  std::vector<std::uint8_t> opcodes;  // Of SCSI commands, ascending; empty: any.
+  std::vector<std::uint8_t> opcodes;  // SCSI operation codes, ascending; empty: any.
   std::string initiator;              // Its name, perhaps with * and ?; empty: any.
+  std::uint64_t pdus = 0;             // One bit an opcode of RFC 7143, section 11.2.1.2; 0: any.
+  std::optional<bool> outgoing;       // PDUs that the target sends, or that it receives.
+  std::optional<std::uint64_t> lun;   // By its number.
 
   // When.
   std::uint64_t after = 0;  // Matches that pass first.
@@ -199,6 +220,7 @@ struct Rule {
   PowerLoss loss = PowerLoss::kAnyOrder;
   std::optional<std::uint8_t> sense_key;
   std::optional<std::uint16_t> sense_code;  // ASC, and ASCQ in the lower byte.
+  bool closes = false;                      // do=drop: an orderly end instead of a reset.
 
   // How long, and what then.
   Duration duration{};  // for=; 0: no time is set.
@@ -214,7 +236,12 @@ std::expected<Rule, std::string> parse_rule(std::string_view text);
 std::string print_rule(const Rule& rule);
 
 // Between hosts and volumes: sites decide there, see site.h.
-inline bool of_path(const Place& place) { return place.kind == Place::Kind::kLun; }
+inline bool of_path(const Place& place) { return place.kind >= Place::Kind::kLun; }
+// Where PDUs pass.
+inline bool of_pdus(const Place& place) { return place.kind > Place::Kind::kLun; }
+
+// One of the times that a latency stands for.
+Duration draw(const Latency& latency, Random& random);
 
 // A rule with p=0 or enabled=no changes nothing.
 inline bool inert(const Rule& rule) { return !rule.enabled || rule.probability == 0; }

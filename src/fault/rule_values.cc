@@ -158,8 +158,9 @@ bool is_pattern(std::string_view text) {
   constexpr std::size_t kLongestPattern = 223;
   return !text.empty() && text.size() <= kLongestPattern &&
          std::ranges::all_of(text, [](char letter) {
-           return kLetters.find(letter) != std::string_view::npos || letter == ':' ||
-                  letter == '*' || letter == '?';
+           constexpr std::string_view kOthers = ":*?[]";  // Brackets: of an address of IPv6.
+           return kLetters.find(letter) != std::string_view::npos ||
+                  kOthers.find(letter) != std::string_view::npos;
          });
 }
 
@@ -198,6 +199,20 @@ std::vector<std::string_view> parts(std::string_view text, char separator) {
     if (at == std::string_view::npos) return result;
     text.remove_prefix(at + 1);
   }
+}
+
+Duration draw(const Latency& latency, Random& random) {
+  constexpr double kLongestExponential = 100;  // Means.
+  Duration time = latency.least;
+  if (latency.exponential) {
+    const double factor = std::min(-std::log1p(-random.unit()), kLongestExponential);
+    return Duration(static_cast<Duration::rep>(static_cast<double>(time.count()) * factor));
+  }
+  if (latency.most > latency.least) {
+    const auto range = static_cast<std::uint64_t>((latency.most - latency.least).count());
+    time += Duration(static_cast<Duration::rep>(random.between(0, range)));
+  }
+  return time;
 }
 
 }  // namespace sandbay::fault

@@ -29,7 +29,7 @@ std::optional<Bounds> to_bounds(std::string_view text);       // 8, 8.., ..8, 8.
 std::optional<Extent> to_extent(std::string_view text);       // 0x1000, 0x1000+64
 bool is_name(std::string_view text);  // Letters, digits and . _ - ; 1 to kLongestName of them.
 
-bool is_pattern(std::string_view text);  // Also with : * ? ; up to 223, as iSCSI names.
+bool is_pattern(std::string_view text);  // Also with : * ? [ ] ; up to 223, as iSCSI names.
 
 std::string time_text(Duration time);
 std::string rate_text(std::uint64_t bytes_per_second);

@@ -20,6 +20,7 @@ using std::string;
 using std::string_view;
 
 constexpr FaultSet kSlowing{Fault::kSlow, Fault::kMemberSlow};
+constexpr FaultSet kLate{Fault::kSlow, Fault::kMemberSlow, Fault::kPduDelay};
 constexpr FaultSet kOnPower{Fault::kPowerCut, Fault::kPowerCutAgain};
 constexpr FaultSet kMisdirected{Fault::kMisdirectWrite, Fault::kMisdirectRead};
 constexpr FaultSet kDamaging{Fault::kFlip, Fault::kMisdirectWrite, Fault::kLost, Fault::kTorn,
@@ -32,6 +33,9 @@ constexpr FaultSet kOfCommands{Fault::kNothing,
                                Fault::kUnitAttention,
                                Fault::kUnitNotReady,
                                Fault::kAborted};
+constexpr FaultSet kOfPdus{Fault::kNothing,      Fault::kPduDrop,    Fault::kPduDelay,
+                           Fault::kDigestHeader, Fault::kDigestData, Fault::kDrop};
+constexpr FaultSet kOfPaths = kOfCommands | kOfPdus;
 constexpr FaultSet kWithCode{Fault::kCheck, Fault::kUnitAttention, Fault::kUnitNotReady,
                              Fault::kAborted};
 
@@ -206,33 +210,25 @@ string write_name(const Rule& rule) {
 
 // Where. ---------------------------------------------------------------------------------------
 
+constexpr std::array<string_view, kPlaceKinds> kPlaceNames = {
+    "drive", "enclosure", "nvram", "member", "meta", "lun", "session", "conn", "link"};
+
 string read_at(Rule& rule, string_view value) {
   constexpr string_view kPlaces =
       "drive:NAME, drive (one or any of them), enclosure, enclosure:NAME, nvram, nvram:NAME, "
-      "member:NAME, meta, lun:VOLUME (perhaps with * and ?) and lun are possible";
+      "member:NAME and meta are possible, and, perhaps with * and ?, lun:VOLUME, "
+      "session:INITIATOR, conn:TSIH.CID and link:PORTAL";
   const Halves place = halves(value, ":");
-  const bool pattern = place.first == "lun";
-  const auto is_right = [&](string_view name) {
-    return pattern ? is_pattern(name) : is_name(name);
-  };
-  if (place.second.has_value() && !is_right(*place.second)) return string(kPlaces);
-  if (place.first == "drive" || place.first == "disk") {
-    rule.at.kind = Place::Kind::kDrive;
-  } else if (place.first == "enclosure") {
-    rule.at.kind = Place::Kind::kEnclosure;
-  } else if (place.first == "nvram") {
-    rule.at.kind = Place::Kind::kNvram;
-  } else if (place.first == "member" && place.second.has_value()) {
-    rule.at.kind = Place::Kind::kMember;
-  } else if (value == "meta") {
-    rule.at.kind = Place::Kind::kMeta;
-  } else if (place.first == "lun") {
-    rule.at.kind = Place::Kind::kLun;
-  } else {
-    return string(kPlaces);
-  }
+  const string_view name = place.first == "disk" ? kPlaceNames[0] : place.first;
+  const auto kind = std::ranges::find(kPlaceNames, name);
+  if (kind == kPlaceNames.end()) return string(kPlaces);
+  rule.at.kind = static_cast<Place::Kind>(kind - kPlaceNames.begin());
   rule.at.name = string(place.second.value_or(""));
-  return {};
+  const bool named = place.second.has_value();
+  const bool right = of_path(rule.at) ? is_pattern(rule.at.name) : is_name(rule.at.name);
+  const bool whole = (rule.at.kind != Place::Kind::kMember || named) &&
+                     (rule.at.kind != Place::Kind::kMeta || !named);
+  return whole && (right || !named) ? "" : string(kPlaces);
 }
 
 string write_at(const Rule& rule) { return place_text(rule.at); }
@@ -297,6 +293,60 @@ string read_initiator(Rule& rule, string_view value) {
   rule.initiator = string(value);
   return {};
 }
+
+// RFC 7143, section 11.2.1.2; target opcodes have the bit 0x20.
+constexpr std::array<Named<std::uint8_t>, 18> kPduNames = {{{"nop-out", 0x00},
+                                                            {"scsi-command", 0x01},
+                                                            {"tmf-request", 0x02},
+                                                            {"login-request", 0x03},
+                                                            {"text-request", 0x04},
+                                                            {"data-out", 0x05},
+                                                            {"logout-request", 0x06},
+                                                            {"snack", 0x10},
+                                                            {"nop-in", 0x20},
+                                                            {"scsi-response", 0x21},
+                                                            {"tmf-response", 0x22},
+                                                            {"login-response", 0x23},
+                                                            {"text-response", 0x24},
+                                                            {"data-in", 0x25},
+                                                            {"logout-response", 0x26},
+                                                            {"r2t", 0x31},
+                                                            {"async", 0x32},
+                                                            {"reject", 0x3f}}};
+
+string read_pdu(Rule& rule, string_view value) {
+  for (const string_view part : parts(value, ',')) {
+    const auto* row = find_named(kPduNames, part);
+    if (row == nullptr) return names_of(kPduNames) + ", several with commas";
+    rule.pdus |= std::uint64_t{1} << row->value;
+  }
+  return {};
+}
+string write_pdu(const Rule& rule) {
+  string text;
+  for (const auto& row : kPduNames) {
+    if ((rule.pdus >> row.value & 1U) == 0) continue;
+    text += fmt::format("{}{}", text.empty() ? "" : ",", row.name);
+  }
+  return text;
+}
+
+string read_direction(Rule& rule, string_view value) {
+  if (value != "in" && value != "out") return "in (to the target) and out are possible";
+  rule.outgoing = value == "out";
+  return {};
+}
+string write_direction(const Rule& rule) {
+  if (!rule.outgoing.has_value()) return "";
+  return *rule.outgoing ? "out" : "in";
+}
+
+string read_how(Rule& rule, string_view value) {
+  if (value != "reset" && value != "close") return "reset and close are possible";
+  rule.closes = value == "close";
+  return {};
+}
+string write_how(const Rule& rule) { return rule.closes ? "close" : ""; }
 
 // When. ----------------------------------------------------------------------------------------
 
@@ -610,8 +660,11 @@ constexpr std::array kWords = {
     Word{"fua", kEveryFault, read_fua, write_fua},
     Word{"origin", kEveryFault, read_origin, write_origin},
     Word{"depth", kEveryFault, read_bounds<&Rule::depth>, write_bounds<&Rule::depth>},
-    Word{"opcode", kOfCommands, read_opcode, write_opcode},
-    Word{"initiator", kOfCommands, read_initiator, write_name<&Rule::initiator>},
+    Word{"opcode", kOfPaths, read_opcode, write_opcode},
+    Word{"initiator", kOfPaths, read_initiator, write_name<&Rule::initiator>},
+    Word{"pdu", kOfPdus, read_pdu, write_pdu},
+    Word{"dir", kOfPdus, read_direction, write_direction},
+    Word{"lun", kOfPdus, read_optional<&Rule::lun, 16383>, write_optional<&Rule::lun>},
     Word{"after", kEveryFault, read_number<&Rule::after, 0, kAnyNumber>,
          write_number<&Rule::after, 0>},
     Word{"every", kEveryFault, read_number<&Rule::every, 1, kAnyNumber>,
@@ -635,7 +688,7 @@ constexpr std::array kWords = {
     Word{"sticky", FaultSet{Fault::kFlip}, read_flag<&Rule::sticky>,
          write_flag<&Rule::sticky, false>},
     Word{"to", kMisdirected, read_to, write_to},
-    Word{"latency", kSlowing, read_latency, write_latency},
+    Word{"latency", kLate, read_latency, write_latency},
     Word{"lanes", kSlowing, read_number<&Rule::lanes, 1, 1024>, write_number<&Rule::lanes, 0>},
     Word{"bandwidth", kSlowing, read_bandwidth, write_bandwidth},
     Word{"patience", FaultSet{Fault::kMemberPartition}, read_time<&Rule::patience>,
@@ -655,6 +708,7 @@ constexpr std::array kWords = {
     Word{"temperature", FaultSet{Fault::kSmart}, read_optional<&Rule::temperature, 255>,
          write_optional<&Rule::temperature>},
     Word{"loss", kOnPower, read_loss, write_loss},
+    Word{"how", FaultSet{Fault::kDrop}, read_how, write_how},
     Word{"key", FaultSet{Fault::kCheck}, read_key, write_key},
     Word{"code", kWithCode, read_code, write_code},
     Word{"set", kEveryFault, read_set, write_set},
@@ -665,10 +719,13 @@ constexpr std::array kWords = {
 }  // namespace
 
 std::string place_text(const Place& place) {
-  constexpr std::array<string_view, kPlaceKinds> kKinds = {"drive",  "enclosure", "nvram",
-                                                           "member", "meta",      "lun"};
-  string text(kKinds[static_cast<std::size_t>(place.kind)]);
+  string text(kPlaceNames[static_cast<std::size_t>(place.kind)]);
   return place.name.empty() ? text : text + ":" + place.name;
+}
+
+string_view pdu_name(std::uint8_t opcode) {
+  const auto* row = std::ranges::find(kPduNames, opcode, &Named<std::uint8_t>::value);
+  return row == kPduNames.end() ? "pdu" : row->name;
 }
 
 std::vector<string_view> operation_names(std::uint8_t operations) {

@@ -29,6 +29,11 @@ class FaultSet {
   constexpr bool has(Fault fault) const noexcept {
     return (words_[static_cast<std::size_t>(fault) / 64] & bit_of(fault)) != 0;
   }
+  constexpr FaultSet operator|(const FaultSet& other) const {
+    FaultSet both;
+    for (std::size_t i = 0; i < words_.size(); ++i) both.words_[i] = words_[i] | other.words_[i];
+    return both;
+  }
   constexpr bool operator==(const FaultSet&) const = default;
 
  private:
@@ -55,6 +60,8 @@ struct Word {
 };
 
 std::span<const Word> rule_words();
+// As pdu= writes it; an opcode without a name: "pdu".
+std::string_view pdu_name(std::uint8_t opcode);
 // The mask has one bit an Operation.
 std::vector<std::string_view> operation_names(std::uint8_t operations);
 

@@ -1,8 +1,8 @@
-// How a site judges a command, and how firings come home.
+// How a site judges a command or a PDU, and how firings come home.
 #include "fault/site.h"
 
 #include <algorithm>
-#include <bit>
+#include <array>
 #include <utility>
 
 #include <fmt/core.h>
@@ -15,30 +15,13 @@ namespace sandbay::fault {
 
 namespace {
 
-// Keys of a site's lists: an operation code that rules name; behind these the operations on
-// blocks, for rules that name no code, and what commands do that have none.
-constexpr std::size_t kOperationKeys = kOpcodes;
-constexpr std::size_t kOtherKey = kOperationKeys + 6;
-constexpr std::size_t kKeys = kOtherKey + 1;
-
-std::size_t operation_key(std::uint8_t operation) {
-  if (operation == 0) return kOtherKey;
-  return kOperationKeys + static_cast<std::size_t>(std::countr_zero(operation));
-}
-
-std::vector<std::size_t> keys_of(const PathRule& rule) {
-  std::vector<std::size_t> keys;
-  if (!rule.rule.opcodes.empty()) return {rule.rule.opcodes.begin(), rule.rule.opcodes.end()};
-  for (std::size_t i = 0; i < kOtherKey - kOperationKeys; ++i) {
-    const bool named = (rule.rule.operations >> i & 1U) != 0;
-    if (named || rule.rule.operations == 0) keys.push_back(kOperationKeys + i);
-  }
-  if (rule.rule.operations == 0) keys.push_back(kOtherKey);
-  return keys;
-}
-
 bool has_fit(const Rule& rule, const Occasion& occasion) {
   if (occasion.always_served && rule.opcodes.empty()) return false;
+  if (!rule.opcodes.empty() &&
+      !(occasion.opcode && std::ranges::binary_search(rule.opcodes, *occasion.opcode))) {
+    return false;
+  }
+  if (rule.lun.has_value() && rule.lun != occasion.lun) return false;
   if (rule.operations != 0 && (rule.operations & occasion.operation) == 0) return false;
   if (rule.lba.has_value() && !rule.lba->overlaps(occasion.extent)) return false;
   if (rule.fua.has_value() && *rule.fua != occasion.force_unit_access) return false;
@@ -46,108 +29,178 @@ bool has_fit(const Rule& rule, const Occasion& occasion) {
          (rule.initiator.empty() || fits(rule.initiator, occasion.initiator));
 }
 
+void count(std::atomic<std::uint64_t>& counter) { counter.fetch_add(1, std::memory_order_relaxed); }
+
+// False: it has fired as often as it may, here and at other sites.
+bool count_firing(PathRule& rule) {
+  std::uint64_t fired = rule.fired.load(std::memory_order_relaxed);
+  do {
+    if (rule.limit > 0 && fired >= rule.limit) return false;
+  } while (!rule.fired.compare_exchange_weak(fired, fired + 1, std::memory_order_relaxed));
+  return true;
+}
+
+std::string effect_of(const Occasion& occasion) {
+  const bool outgoing = occasion.pdu && (*occasion.pdu & 0x20U) != 0;
+  return fmt::format("{} {} {}", occasion.name, outgoing ? "to" : "from", occasion.initiator);
+}
+
+// Several lists of one place after another, as one list in the order of adding.
+class Merged {
+ public:
+  void add(const RuleList& list, const std::vector<bool>& concern,
+           std::span<const std::uint32_t> indices) {
+    if (!indices.empty()) parts_.at(count_++) = {&list, &concern, indices};
+  }
+  // Null: that was all.
+  const std::shared_ptr<PathRule>* next() {
+    while (true) {
+      Part* least = nullptr;
+      for (Part& part : std::span(parts_).first(count_)) {
+        if (part.indices.empty()) continue;
+        if (least == nullptr || part.front()->number < least->front()->number) least = &part;
+      }
+      if (least == nullptr) return nullptr;
+      const std::uint32_t index = least->indices.front();
+      least->indices = least->indices.subspan(1);
+      if (least->concern->empty() || (*least->concern)[index]) return &least->list->all()[index];
+    }
+  }
+
+ private:
+  struct Part {
+    const RuleList* list = nullptr;
+    const std::vector<bool>* concern = nullptr;
+    std::span<const std::uint32_t> indices;
+    const std::shared_ptr<PathRule>& front() const { return list->all()[indices.front()]; }
+  };
+  // Three places, exactly or by pattern, by code or by operation.
+  std::array<Part, 12> parts_;
+  std::size_t count_ = 0;
+};
+
 }  // namespace
 
 // Sites. -----------------------------------------------------------------------------------------
 
-Site::Site(std::shared_ptr<Post> post, Place place)
-    : post_(std::move(post)), place_(std::move(place)) {
-  link(*post_->rules_);
+Site::Site(std::shared_ptr<Post> post, std::vector<Place> places)
+    : post_(std::move(post)), places_(std::move(places)) {
+  link(post_->rules_);
 }
 
 void Site::rename(std::string name) {
-  place_.name = std::move(name);
-  link(*post_->rules_);
+  places_.front().name = std::move(name);
+  link(post_->rules_);
 }
 
-void Site::link(const PathRules& rules) {
-  const std::vector<PathRules::Pointer> concern = rules.at(place_);
-  std::vector<Entry> entries;
-  std::vector<std::vector<std::uint32_t>> lists(concern.empty() ? 0 : kKeys);
-  auto old = entries_.begin();
-  for (const PathRules::Pointer& rule : concern) {
-    for (const std::size_t key : keys_of(*rule)) {
-      lists[key].push_back(static_cast<std::uint32_t>(entries.size()));
-    }
-    while (old != entries_.end() && old->shared->number < rule->number) ++old;
-    if (old != entries_.end() && old->shared == rule) {
-      entries.push_back(std::move(*old++));
-    } else {
-      const Random stream(rule->seed ^ hash_of(place_text(place_)));
-      entries.push_back({.shared = rule, .decisions = stream});
-    }
+void Site::link(std::shared_ptr<const PathRules> rules) {
+  rules_ = std::move(rules);
+  sources_.clear();
+  for (const Place& place : places_) {
+    const RuleList* const exact = rules_->exact(place);
+    if (exact != nullptr) sources_.push_back({.list = exact, .concern = {}});
+    add_patterns(place);
   }
-  entries_ = std::move(entries);
-  first_.clear();
-  listed_.clear();
-  for (const std::vector<std::uint32_t>& list : lists) {
-    first_.push_back(static_cast<std::uint32_t>(listed_.size()));
-    listed_.insert(listed_.end(), list.begin(), list.end());
+  quiet_ = sources_.empty();
+  std::erase_if(states_, [](const auto& each) {
+    return each.second.shared->gone.load(std::memory_order_relaxed);
+  });
+}
+
+void Site::add_patterns(const Place& place) {
+  const RuleList& patterns = rules_->patterns(place.kind);
+  Source source{.list = &patterns, .concern = {}};
+  std::size_t number = 0;
+  for (const RuleList::Pointer& rule : patterns.all()) {
+    const std::string& name = rule->rule.at.name;
+    const bool concerns = name.empty() || fits(name, place.name);
+    source.concern.push_back(concerns);
+    if (concerns) ++number;
   }
-  first_.push_back(static_cast<std::uint32_t>(listed_.size()));
+  if (number == patterns.all().size()) source.concern.clear();
+  if (number > 0) sources_.push_back(std::move(source));
 }
 
-std::span<const std::uint32_t> Site::listed(std::size_t key) const {
-  return std::span(listed_).subspan(first_[key], first_[key + 1] - first_[key]);
+Site::State& Site::state_of(const std::shared_ptr<PathRule>& rule) {
+  const auto found = states_.find(rule->number);
+  if (found != states_.end()) return found->second;
+  Random stream(rule->seed ^ hash_of(place_text(places_.front())));
+  const Random effects = stream.fork();
+  const State state{.shared = rule, .effects = effects, .decisions = stream.fork()};
+  return states_.emplace(rule->number, state).first->second;
 }
 
-const Rule* Site::judge(const Occasion& occasion, const FaultSet& faults) {
-  if (quiet()) return nullptr;
-  if (occasion.arrives) ++operations_;
-  std::span<const std::uint32_t> named = listed(occasion.opcode);
-  std::span<const std::uint32_t> others = listed(operation_key(occasion.operation));
-  while (!named.empty() || !others.empty()) {
-    const bool first = others.empty() || (!named.empty() && named.front() < others.front());
-    std::span<const std::uint32_t>& from = first ? named : others;
-    Entry& entry = entries_[from.front()];
-    from = from.subspan(1);
-    const Rule& rule = entry.shared->rule;
-    if (!faults.has(rule.fault) || !has_fit(rule, occasion) || !strikes(entry, occasion)) continue;
-    if (rule.fault != Fault::kNothing) return &rule;
+const Rule* Site::judge(const Occasion& occasion, Stage stage, const FaultSet& faults) {
+  if (quiet_) return nullptr;
+  if (stage == Stage::kArrival) ++operations_;
+  Merged rules;
+  const std::size_t named =
+      key_of_opcode(occasion.pdu ? *occasion.pdu : occasion.opcode.value_or(0));
+  for (const Source& source : sources_) {
+    rules.add(*source.list, source.concern, source.list->looking_at(stage, named));
+    rules.add(*source.list, source.concern,
+              source.list->looking_at(stage, key_of_operation(occasion.operation)));
   }
-  return nullptr;
-}
-
-bool Site::decides(Entry& entry) const {
-  const Rule& rule = entry.shared->rule;
-  ++entry.seen;
-  if (entry.shared->limit > 0 && entry.fired >= entry.shared->limit) return false;
-  if (!rule.matches.empty()) return std::ranges::binary_search(rule.matches, entry.seen);
-  if (entry.seen <= rule.after || (entry.seen - rule.after - 1) % rule.every != 0) return false;
-  return rule.probability >= 1 || entry.decisions.chance(rule.probability);
-}
-
-bool Site::strikes(Entry& entry, const Occasion& occasion) {
-  PathRule& shared = *entry.shared;
   const TimePoint now = post_->here().now();
-  if (!shared.acts.load(std::memory_order_relaxed) || now < shared.from || now >= shared.until) {
-    return false;
+  const Rule* first = nullptr;
+  while (const std::shared_ptr<PathRule>* const next = rules.next()) {
+    const PathRule& shared = **next;
+    const Rule& rule = shared.rule;
+    if (!faults.has(rule.fault) || !shared.acts.load(std::memory_order_relaxed)) continue;
+    if (now < shared.from || now >= shared.until || !has_fit(rule, occasion)) continue;
+    State& state = state_of(*next);
+    const bool answers = rule.fault != Fault::kNothing;
+    if (!strikes(state, occasion, answers && first != nullptr) || !answers) continue;
+    first = &rule;
+    struck_ = &state;
   }
-  const auto count = [](std::atomic<std::uint64_t>& counter) {
-    counter.fetch_add(1, std::memory_order_relaxed);
-  };
+  return first;
+}
+
+bool Site::decides(State& state) {
+  const Rule& rule = state.shared->rule;
+  ++state.seen;
+  if (!rule.matches.empty()) return std::ranges::binary_search(rule.matches, state.seen);
+  if (state.seen <= rule.after || (state.seen - rule.after - 1) % rule.every != 0) return false;
+  return rule.probability >= 1 || state.decisions.chance(rule.probability);
+}
+
+// As the journal names it: "lun db1", "conn 3.0".
+std::string Site::target() const {
+  const Place& place = places_.front();
+  return place_text({.kind = place.kind, .name = {}}) + " " + place.name;
+}
+
+// `spare`: another rule strikes already.
+bool Site::strikes(State& state, const Occasion& occasion, bool spare) {
+  PathRule& shared = *state.shared;
+  const TimePoint now = post_->here().now();
   count(shared.matched);
   const std::uint32_t ended = shared.ended.load(std::memory_order_relaxed);
-  const bool lasts = entry.active_until > now && entry.ended == ended;
+  const bool lasts = state.active_until > now && state.ended == ended;
+  if (!lasts && !decides(state)) return false;
+  if (spare) {
+    count(shared.spared);
+    return false;
+  }
   if (!lasts) {
-    if (!decides(entry)) return false;
-    ++entry.fired;
-    count(shared.fired);
-    entry.active_until = now + shared.rule.duration;
-    entry.ended = ended;
+    if (!count_firing(shared)) return false;
+    state.active_until = now + shared.rule.duration;
+    state.ended = ended;
   }
   count(shared.struck);
   post_->report({.firing = {.rule = shared.rule.id,
                             .fault = shared.rule.fault,
                             .time = now,
-                            .target = "lun " + place_.name,
+                            .target = target(),
                             .operation = operations_,
                             .extent = occasion.extent,
-                            .effect = fmt::format("{} from {}", occasion.name, occasion.initiator)},
+                            .effect = effect_of(occasion)},
                  .number = shared.number,
-                 .match = entry.seen,
+                 .match = state.seen,
+                 .ended = ended,
                  .begins = !lasts,
-                 .site = place_.name});
+                 .site = places_.front().name});
   return true;
 }
 
@@ -163,8 +216,8 @@ Post::Post(Executor& here, Executor& home, FaultEngine& engine,
            std::shared_ptr<const PathRules> rules)
     : here_(here), home_(home), engine_(&engine), rules_(std::move(rules)) {}
 
-std::shared_ptr<Site> Post::make_site(Place place) {
-  auto site = std::make_shared<Site>(shared_from_this(), std::move(place));
+std::shared_ptr<Site> Post::make_site(std::vector<Place> places) {
+  auto site = std::make_shared<Site>(shared_from_this(), std::move(places));
   if (sites_.size() >= forget_at_) {
     forget_sites();
     forget_at_ = std::max<std::size_t>(64, 2 * sites_.size());
@@ -178,7 +231,7 @@ void Post::forget_sites() {
 }
 
 Task<void> Post::adopt(std::shared_ptr<const PathRules> rules) {
-  constexpr std::size_t kComparisonsPerTurn = 10'000;
+  constexpr std::size_t kComparisonsPerTurn = 20'000;
   const std::shared_ptr<Post> keep = shared_from_this();
   rules_ = std::move(rules);
   forget_sites();
@@ -188,8 +241,9 @@ Task<void> Post::adopt(std::shared_ptr<const PathRules> rules) {
     const std::shared_ptr<Site> site = outdated_.back().lock();
     outdated_.pop_back();
     if (site == nullptr) continue;
-    site->link(*rules_);
-    compared += 1 + rules_->pattern_count() + site->entries_.size();
+    site->link(rules_);
+    compared += 1 + site->states_.size();
+    for (const Place& place : site->places_) compared += rules_->patterns(place.kind).all().size();
     if (compared < kComparisonsPerTurn) continue;
     compared = 0;
     co_await here_.yield();
@@ -197,11 +251,13 @@ Task<void> Post::adopt(std::shared_ptr<const PathRules> rules) {
 }
 
 Task<void> Post::settle() {
+  const std::shared_ptr<Post> keep = shared_from_this();
   while (!outdated_.empty()) co_await here_.yield();
 }
 
 void Post::report(Fired fired) {
-  if (waiting_.size() == kMostWaiting) {
+  const bool first = waiting_rules_.insert(fired.number).second;
+  if (waiting_.size() >= kMostWaiting && !first) {
     ++unrecorded_;
     return;
   }
@@ -216,6 +272,7 @@ void Post::send_home() {
   batch->post = shared_from_this();
   batch->fired = std::exchange(waiting_, {});
   batch->unrecorded = std::exchange(unrecorded_, 0);
+  waiting_rules_.clear();
   batch->run = [](Message& message) {
     auto& arrived = static_cast<Batch&>(message);
     Post& post = *arrived.post;

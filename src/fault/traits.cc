@@ -14,7 +14,9 @@ constexpr std::uint16_t kNvrams = bit(Place::Kind::kNvram);
 constexpr std::uint16_t kMembers = bit(Place::Kind::kMember);
 constexpr std::uint16_t kMetas = bit(Place::Kind::kMeta);
 constexpr std::uint16_t kLuns = bit(Place::Kind::kLun);
-constexpr std::uint16_t kAnywhere = kDrives | kNvrams | kMembers | kLuns;
+constexpr std::uint16_t kConnections =
+    bit(Place::Kind::kSession) | bit(Place::Kind::kConnection) | bit(Place::Kind::kLink);
+constexpr std::uint16_t kAnywhere = kDrives | kNvrams | kMembers | kLuns | kConnections;
 constexpr std::uint8_t kReads = bit(Operation::kRead);
 constexpr std::uint8_t kWrites = bit(Operation::kWrite);
 constexpr std::uint8_t kChanges = kWrites | bit(Operation::kWriteZeroes);
@@ -70,6 +72,11 @@ constexpr std::array<Traits, kFaultCount> kTraits = {{
     {Fault::kUnitAttention, "ua", Manner::kStrike, kLuns, kEveryOperation},
     {Fault::kUnitNotReady, "notready", Manner::kStrike, kLuns, kEveryOperation},
     {Fault::kAborted, "aborted", Manner::kStrike, kLuns, kEveryOperation},
+    {Fault::kPduDrop, "pdu.drop", Manner::kStrike, kConnections, 0},
+    {Fault::kPduDelay, "pdu.delay", Manner::kStrike, kConnections, 0},
+    {Fault::kDigestHeader, "digest.header", Manner::kStrike, kConnections, 0},
+    {Fault::kDigestData, "digest.data", Manner::kStrike, kConnections, 0},
+    {Fault::kDrop, "drop", Manner::kStrike, kConnections, 0},
 }};
 
 constexpr bool in_order() {
@@ -116,6 +123,14 @@ std::uint8_t struck_operations(const Rule& rule) {
   return rule.operations == 0 ? mask : static_cast<std::uint8_t>(mask & rule.operations);
 }
 
+std::uint64_t pdus_of(const Rule& rule) {
+  constexpr std::uint64_t kFromTarget = ~std::uint64_t{0} << 32U;
+  std::uint64_t pdus = rule.pdus == 0 ? ~std::uint64_t{0} : rule.pdus;
+  if (rule.outgoing.has_value()) pdus &= *rule.outgoing ? kFromTarget : ~kFromTarget;
+  if (!rule.opcodes.empty()) pdus &= 2;  // SCSI Command.
+  return pdus;
+}
+
 bool has_area(const Rule& rule) {
   switch (rule.fault) {
     case Fault::kLse:
@@ -146,7 +161,7 @@ bool looks_at_operations(const Rule& rule) {
 }
 
 std::uint64_t firing_limit(const Rule& rule) {
-  if (rule.count > 0) return rule.count;
+  if (rule.count > 0 || of_path(rule.at)) return rule.count;
   // A drive fails once when its hundredth operation comes, not again with each one after.
   const bool repeats = rule.every > 1 || rule.probability < 1 || !rule.matches.empty();
   const bool once = manner(rule) == Manner::kLasting || rule.fault == Fault::kPowerCut ||

@@ -45,6 +45,8 @@ const Traits& traits(Fault fault);
 Manner manner(const Rule& rule);
 // The operations that the rule looks at and its fault can strike.
 std::uint8_t struck_operations(const Rule& rule);
+// At connections: bits of the opcodes of PDUs that the rule looks at.
+std::uint64_t pdus_of(const Rule& rule);
 // lba= says where the damage goes, not only which operations match.
 bool has_area(const Rule& rule);
 // How often the rule fires at most; 0: without limit.

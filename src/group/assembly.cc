@@ -100,10 +100,13 @@ Task<RunningGroup::Outcome> RunningGroup::assemble() {
   for (const auto& [uuid, snapshot] : snapshots_) identifiers_.take(shown_as(snapshot.record));
   (void)co_await settle_pools();
   tell_places();
-  server_ = iscsi::TargetServer::create(configuration_.limits, [](const iscsi::ServerEvent& event) {
+  const auto tell = [](const iscsi::ServerEvent& event) {
     const bool warning = event.severity == iscsi::EventSeverity::kWarning;
     log(warning ? Severity::kWarning : Severity::kInformation, event.text);
-  });
+  };
+  fault::FaultEngine* const engine = members_->first().faults();
+  if (engine != nullptr) connection_faults_ = std::make_unique<ConnectionFaults>(*engine);
+  server_ = iscsi::TargetServer::create(configuration_.limits, tell, connection_faults_.get());
   outcome = co_await register_targets();
   if (!outcome) co_return outcome;
   if (configuration_.lead) {

@@ -40,19 +40,47 @@ Answer<fault::FaultEngine*> RunningGroup::engine() const {
                             configuration_.file));
 }
 
-std::optional<std::string> RunningGroup::rule_error(const fault::Rule& rule) const {
-  if (auto error = event_error(rule)) return error;
-  if (auto error = answer_error(rule)) return error;
-  if (rule.at.kind != fault::Place::Kind::kLun || rule.at.name.empty()) return std::nullopt;
-  for (const auto& [name, volume] : volumes_) {
-    if (fault::fits(rule.at.name, name)) return std::nullopt;
+// The places between hosts and volumes as they are now.
+Task<std::vector<fault::Place>> RunningGroup::path_places() {
+  using Kind = fault::Place::Kind;
+  std::vector<fault::Place> places;
+  for (const auto& [name, volume] : volumes_) places.push_back({.kind = Kind::kLun, .name = name});
+  for (const auto& [uuid, snapshot] : snapshots_) {
+    if (snapshot.volume == nullptr) continue;
+    places.push_back({.kind = Kind::kLun, .name = snapshot.volume->name()});
   }
+  for (const PortalInfo& portal : portals_) {
+    places.push_back({.kind = Kind::kLink, .name = portal.listen});
+  }
+  for (const iscsi::SessionInfo& session : co_await server_->sessions()) {
+    fault::Place place{.kind = Kind::kSession, .name = session.initiator_name};
+    if (std::ranges::find(places, place) == places.end()) places.push_back(std::move(place));
+    for (const iscsi::ConnectionInfo& connection : session.connections) {
+      places.push_back(
+          {.kind = Kind::kConnection, .name = fmt::format("{}.{}", session.tsih, connection.cid)});
+    }
+  }
+  co_return places;
+}
+
+// Initiators may be named before they log in.
+std::optional<std::string> RunningGroup::place_error(const fault::Rule& rule,
+                                                     const std::vector<fault::Place>& places) {
+  const fault::Place& at = rule.at;
+  if (at.name.empty() || at.kind == fault::Place::Kind::kSession) return std::nullopt;
   std::vector<std::string> known;
-  for (const auto& [name, volume] : volumes_) known.push_back(name);
-  const std::string_view near = nearest(rule.at.name, known);
-  return fmt::format(
-      "at=lun:{}: unknown volume; {}", rule.at.name,
-      near.empty() ? "see the list of volumes" : fmt::format("did you mean {}?", near));
+  for (const fault::Place& place : places) {
+    if (place.kind != at.kind) continue;
+    if (fault::fits(at.name, place.name)) return std::nullopt;
+    known.push_back(place.name);
+  }
+  const std::string_view near = nearest(at.name, known);
+  return fmt::format("at={}: unknown {}; {}", place_text(at),
+                     at.kind == fault::Place::Kind::kLun          ? "volume"
+                     : at.kind == fault::Place::Kind::kConnection ? "connection"
+                                                                  : "portal",
+                     near.empty() ? "sandbay fault places lists what is here"
+                                  : fmt::format("did you mean {}?", near));
 }
 
 Task<FaultsInfo> RunningGroup::faults_now() {
@@ -79,13 +107,18 @@ Task<Answer<std::vector<AddedFault>>> RunningGroup::add_faults_now(std::vector<s
   std::map<std::string, std::size_t> first;  // The first wanted rule of each id.
   std::vector<fault::Rule> wanted;
   std::vector<std::size_t> indices;  // Positions of the wanted rules in the set.
+  std::optional<std::vector<fault::Place>> places;
   for (std::size_t i = 0; i < texts.size(); ++i) {
     if (i % kRulesPerTurn == kRulesPerTurn - 1) co_await Executor::current().yield();
     auto rule = fault::parse_rule(texts[i]);
     if (!rule) co_return refuse_rule(Refusal::Code::kInvalid, i, rule.error());
-    if (const auto error = rule_error(*rule)) {
-      co_return refuse_rule(Refusal::Code::kInvalid, i, *error);
+    auto error = event_error(*rule);
+    if (!error) error = answer_error(*rule);
+    if (!error && fault::of_path(rule->at)) {
+      if (!places) places = co_await path_places();
+      error = place_error(*rule, *places);
     }
+    if (error) co_return refuse_rule(Refusal::Code::kInvalid, i, *error);
     auto there = rule->id.empty() ? std::nullopt : (*engine)->view(rule->id);
     if (!there && !rule->id.empty()) {
       const auto [at, is_new] = first.emplace(rule->id, wanted.size());
@@ -111,12 +144,17 @@ Task<Answer<std::vector<AddedFault>>> RunningGroup::add_faults_now(std::vector<s
   if (!ids) {
     co_return refuse_rule(Refusal::Code::kInvalid, indices[ids.error().index], ids.error().text);
   }
+  for (std::size_t i = 0; i < indices.size(); ++i) all[indices[i]].rule.id = (*ids)[i];
   co_await (*engine)->settle();
-  for (std::size_t i = 0; i < indices.size(); ++i) {
-    all[indices[i]].rule = known((*engine)->view((*ids)[i]));
-  }
-  for (AddedFault& one : all) {
-    if (!one.created) one.rule = known((*engine)->view(one.rule.id));
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (i % kRulesPerTurn == kRulesPerTurn - 1) co_await Executor::current().yield();
+    auto view = (*engine)->view(all[i].rule.id);
+    if (!view) {
+      co_return refuse_rule(
+          Refusal::Code::kConflict, i,
+          fmt::format("fault rule \"{}\" was cleared by somebody else meanwhile", all[i].rule.id));
+    }
+    all[i].rule = std::move(*view);
   }
   co_return all;
 }
@@ -226,9 +264,9 @@ Task<Answer<fault::Replay>> RunningGroup::replay_faults() { return looking(repla
 Task<Answer<std::vector<std::string>>> RunningGroup::fault_places_now() {
   const auto engine = this->engine();
   if (!engine) co_return std::unexpected(engine.error());
-  std::vector<std::string> places = (*engine)->places();
-  for (const auto& [name, volume] : volumes_) places.push_back("lun:" + name);
-  co_return places;
+  std::vector<std::string> texts = (*engine)->places();
+  for (const fault::Place& place : co_await path_places()) texts.push_back(place_text(place));
+  co_return texts;
 }
 
 Task<Answer<std::vector<std::string>>> RunningGroup::list_fault_places() {

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "group/clearing.h"
+#include "group/connection_faults.h"
 #include "group/event_log.h"
 #include "group/group.h"
 #include "group/identifiers.h"
@@ -458,7 +459,9 @@ class RunningGroup final : public Group {
   Task<Answer<fault::Replay>> replay_now();
   Task<Answer<std::vector<std::string>>> fault_places_now();
   Task<Answer<void>> clear_fault_now(std::string id);
-  std::optional<std::string> rule_error(const fault::Rule& rule) const;
+  Task<std::vector<fault::Place>> path_places();
+  static std::optional<std::string> place_error(const fault::Rule& rule,
+                                                const std::vector<fault::Place>& places);
   Answer<fault::FaultEngine*> engine() const;  // Refused if faults are not enabled.
 
   // target_operations.cc
@@ -561,6 +564,7 @@ class RunningGroup final : public Group {
   std::map<std::string, std::unique_ptr<Target>> targets_;  // By name.
   std::vector<TargetRecord> stored_targets_;  // Of the metadata, until their targets are made.
   std::unique_ptr<SetExports> exports_;       // In the role of a member.
+  std::unique_ptr<ConnectionFaults> connection_faults_;  // Null: faults are not enabled.
   std::unique_ptr<iscsi::TargetServer> server_;
   std::size_t homes_given_ = 0;
   Mutex changing_;

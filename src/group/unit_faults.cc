@@ -27,12 +27,6 @@ using scsi::SenseKey;
 using scsi::Status;
 using scsi::UnitAttention;
 
-// Before a command is in the task set, and when its turn has come.
-constexpr fault::FaultSet kOnArrival{Fault::kNothing, Fault::kBusy, Fault::kTaskSetFull,
-                                     Fault::kReservationConflict};
-constexpr fault::FaultSet kOnStart{Fault::kCheck, Fault::kUnitAttention, Fault::kUnitNotReady,
-                                   Fault::kAborted};
-
 constexpr std::array kAttentions{UnitAttention::kPowerOn,
                                  UnitAttention::kMediumMayHaveChanged,
                                  UnitAttention::kCapacityChanged,
@@ -48,22 +42,33 @@ std::optional<UnitAttention> attention_of(const fault::Rule& rule) {
   return found == kAttentions.end() ? std::nullopt : std::optional(*found);
 }
 
-std::uint8_t operation_of(const scsi::CommandRow& row) {
+std::uint8_t operation_of(const scsi::CommandRow& row, const scsi::Command& command) {
+  constexpr std::byte kUnmap{0x08};  // Of WRITE SAME.
   switch (row.kind) {
     case CommandKind::kRead:
     case CommandKind::kVerify:
       return fault::bit(Operation::kRead);
     case CommandKind::kWrite:
-      return fault::bit((row.flags & CommandFlags::kUnmapBit) != 0 ? Operation::kWriteZeroes
-                                                                   : Operation::kWrite);
+      if (!row.is(CommandFlags::kUnmapBit)) return fault::bit(Operation::kWrite);
+      return fault::bit((command.cdb[1] & kUnmap) != std::byte{0} ? Operation::kUnmap
+                                                                  : Operation::kWriteZeroes);
     case CommandKind::kFlush:
       return fault::bit(Operation::kFlush);
     case CommandKind::kUnmap:
       return fault::bit(Operation::kUnmap);
     case CommandKind::kOther:
-      return 0;
+      return row.opcode == 0x34 || row.opcode == 0x90 ? fault::bit(Operation::kAdvise) : 0;
   }
   return 0;
+}
+
+// FUA, and FUA_NV, which units serve as that; of reads and writes alone.
+bool forces_unit_access(const scsi::CommandRow& row, const scsi::Command& command) {
+  constexpr std::uint8_t kForces = 0x0A;
+  const bool transfers = row.kind == CommandKind::kRead || row.kind == CommandKind::kWrite;
+  const bool has_bits = row.cdb_bytes > 6 && (row.usage[0] & kForces) == kForces;
+  return transfers && has_bits && !row.is(CommandFlags::kUnmapBit) &&
+         (command.cdb[1] & std::byte{kForces}) != std::byte{0};
 }
 
 // Of an initiator port's name, which is the initiator's and its ISID (RFC 7143, section 4.2.7.1).
@@ -79,11 +84,10 @@ fault::Occasion occasion_of(const scsi::Command& command) {
   if (command.row == nullptr) return occasion;
   const scsi::CommandRow& row = *command.row;
   occasion.name = row.name;
-  occasion.operation = operation_of(row);
-  occasion.extent = blocks_named_by(command);
-  occasion.force_unit_access = row.cdb_bytes > 6 && occasion.operation != 0 &&
-                               (command.cdb[1] & std::byte{0x08}) != std::byte{0} &&
-                               row.kind != CommandKind::kFlush;
+  occasion.operation = operation_of(row, command);
+  // A flush has none, as at a drive.
+  if (row.kind != CommandKind::kFlush) occasion.extent = blocks_named_by(command);
+  occasion.force_unit_access = forces_unit_access(row, command);
   occasion.always_served = row.is(CommandFlags::kServesDespiteAttention);
   return occasion;
 }
@@ -91,50 +95,55 @@ fault::Occasion occasion_of(const scsi::Command& command) {
 }  // namespace
 
 UnitFaults::UnitFaults(fault::Post& post, const std::string& volume)
-    : site_(post.make_site({.kind = fault::Place::Kind::kLun, .name = volume})) {}
+    : UnitFaults(post.make_site({{.kind = fault::Place::Kind::kLun, .name = volume}})) {}
 
 void UnitFaults::rename(const std::string& volume) { site_->rename(volume); }
 
-std::optional<Status> UnitFaults::on_arrival(const scsi::Command& command, std::uint32_t in_set) {
-  if (site_->quiet()) return std::nullopt;
+const fault::Rule* UnitFaults::judge(const scsi::Command& command, fault::Stage stage,
+                                     std::uint32_t depth, Extent* extent) {
   fault::Occasion occasion = occasion_of(command);
-  occasion.depth = in_set + 1;
-  const fault::Rule* const rule = site_->judge(occasion, kOnArrival);
+  occasion.depth = depth;
+  if (extent != nullptr) *extent = occasion.extent;
+  return site_->judge(occasion, stage, fault::kEveryFault);
+}
+
+std::optional<Status> UnitFaults::on_arrival(const scsi::Command& command, std::uint32_t in_set) {
+  const fault::Rule* const rule = judge(command, fault::Stage::kArrival, in_set + 1);
   if (rule == nullptr) return std::nullopt;
   if (rule->fault == Fault::kBusy) return Status::kBusy;
   return rule->fault == Fault::kTaskSetFull ? Status::kTaskSetFull : Status::kReservationConflict;
 }
 
-std::optional<scsi::Interference::Answer> UnitFaults::on_start(const scsi::Command& command) {
-  if (site_->quiet()) return std::nullopt;
-  fault::Occasion occasion = occasion_of(command);
-  occasion.arrives = false;
-  const fault::Rule* const rule = site_->judge(occasion, kOnStart);
+std::optional<UnitAttention> UnitFaults::attention_for(const scsi::Command& command,
+                                                       std::uint32_t in_set) {
+  const fault::Rule* const rule = judge(command, fault::Stage::kAttention, in_set);
+  return rule == nullptr ? std::nullopt : attention_of(*rule);
+}
+
+std::optional<scsi::Sense> UnitFaults::answer_for(const scsi::Command& command,
+                                                  std::uint32_t in_set) {
+  Extent extent;
+  const fault::Rule* const rule = judge(command, fault::Stage::kStart, in_set, &extent);
   if (rule == nullptr) return std::nullopt;
-  Answer answer;
+  scsi::Sense sense;
   const auto code = [&](Additional otherwise) {
     return rule->sense_code ? static_cast<Additional>(*rule->sense_code) : otherwise;
   };
   switch (rule->fault) {
-    case Fault::kUnitAttention:
-      answer.attention = attention_of(*rule);
-      break;
     case Fault::kUnitNotReady:
-      answer.sense = {.key = SenseKey::kNotReady, .additional = code(Additional::kBecomingReady)};
+      sense = {.key = SenseKey::kNotReady, .additional = code(Additional::kBecomingReady)};
       break;
     case Fault::kAborted:
-      answer.sense = {.key = SenseKey::kAbortedCommand, .additional = code(Additional::kNone)};
+      sense = {.key = SenseKey::kAbortedCommand, .additional = code(Additional::kNone)};
       break;
     default:
-      answer.sense = {.key = static_cast<SenseKey>(rule->sense_key.value_or(0)),
-                      .additional = code(Additional::kNone)};
+      sense = {.key = static_cast<SenseKey>(rule->sense_key.value_or(0)),
+               .additional = code(Additional::kNone)};
       break;
   }
   // The first of the blocks that are bad, as a medium error tells it.
-  if (rule->lba && !answer.attention) {
-    answer.sense.information = std::max(rule->lba->first, occasion.extent.first);
-  }
-  return answer;
+  if (rule->lba) sense.information = std::max(rule->lba->first, extent.first);
+  return sense;
 }
 
 std::optional<std::string> answer_error(const fault::Rule& rule) {

@@ -18,9 +18,18 @@ class UnitFaults final : public scsi::Interference {
 
   std::optional<scsi::Status> on_arrival(const scsi::Command& command,
                                          std::uint32_t in_set) override;
-  std::optional<Answer> on_start(const scsi::Command& command) override;
+  std::optional<scsi::UnitAttention> attention_for(const scsi::Command& command,
+                                                   std::uint32_t in_set) override;
+  std::optional<scsi::Sense> answer_for(const scsi::Command& command,
+                                        std::uint32_t in_set) override;
 
  private:
+  explicit UnitFaults(std::shared_ptr<fault::Site> site)
+      : scsi::Interference(site->quiet()), site_(std::move(site)) {}
+
+  const fault::Rule* judge(const scsi::Command& command, fault::Stage stage, std::uint32_t depth,
+                           Extent* extent = nullptr);
+
   std::shared_ptr<fault::Site> site_;
 };
 

@@ -549,6 +549,13 @@ Task<Answer<void>> RunningGroup::rename_now(std::shared_ptr<Volume> volume, std:
   volumes_.erase(before);
   volumes_.put(name, volume);
   co_await volume->take_name();
+  std::vector<std::shared_ptr<Volume>> renamed;
+  for (const Snapshot* const snapshot : snapshots_.of(volume->uuid())) {
+    if (snapshot->volume == nullptr) continue;
+    snapshot->volume->record().specification.name = shown_as(snapshot->record).specification.name;
+    renamed.push_back(snapshot->volume);
+  }
+  for (const auto& snapshot : renamed) co_await snapshot->take_name();
   tell_places();
   log_info("volume {}: now called {}", before, name);
   co_return Answer<void>{};

@@ -43,11 +43,10 @@ std::optional<Outcome> LogicalUnit::check_ready(const CommandRow& row) const {
 std::optional<Outcome> LogicalUnit::check(Command& command) {
   const CommandRow* row = command.row;
   NexusState& nexus = state_of(command);
-  if (interference_ != nullptr && !nexus.attentions.any()) [[unlikely]] {
-    if (const auto answer = interference_->on_start(command)) {
-      if (!answer->attention) return check_condition(answer->sense);
-      nexus.attentions.establish(*answer->attention);
-    }
+  const bool asked = interference_ != nullptr && !interference_->quiet();
+  if (asked) [[unlikely]] {
+    const auto attention = interference_->attention_for(command, in_set());
+    if (attention) nexus.attentions.establish(*attention);
   }
   if (nexus.attentions.any() &&
       (row == nullptr || !row->is(CommandFlags::kServesDespiteAttention))) {
@@ -58,12 +57,18 @@ std::optional<Outcome> LogicalUnit::check(Command& command) {
     ++counters_.reservation_conflicts;
     return Outcome{.status = Status::kReservationConflict};
   }
-  if (row == nullptr || (row->is(CommandFlags::kThinOnly) && !thin())) {
-    return illegal(Additional::kInvalidOperationCode);
+  const bool unknown = row == nullptr || (row->is(CommandFlags::kThinOnly) && !thin());
+  if (!unknown) {
+    if (const auto fault = find_cdb_fault(*row, command.cdb, thin())) {
+      return invalid_cdb(fault->byte, fault->bit);
+    }
   }
-  if (const auto fault = find_cdb_fault(*row, command.cdb, thin())) {
-    return invalid_cdb(fault->byte, fault->bit);
+  if (asked) [[unlikely]] {
+    if (const auto sense = interference_->answer_for(command, in_set())) {
+      return check_condition(*sense);
+    }
   }
+  if (unknown) return illegal(Additional::kInvalidOperationCode);
   if (row->is(CommandFlags::kServesDespiteAttention)) return std::nullopt;
   if (nexus.deferred_error != Error::kNone) {
     const Error error = std::exchange(nexus.deferred_error, Error::kNone);

@@ -16,19 +16,28 @@ class Command;
 
 class Interference {
  public:
-  struct Answer {
-    Sense sense;                             // With CHECK CONDITION; or, in its place,
-    std::optional<UnitAttention> attention;  // what is established for the command's nexus.
-  };
+  // `quiet` is watched, and outlives this.
+  explicit Interference(const bool& quiet) : quiet_(quiet) {}
+  Interference(const Interference&) = delete;
+  Interference& operator=(const Interference&) = delete;
 
+  // Whether it would change nothing now: then it need not be asked.
+  bool quiet() const noexcept { return quiet_; }
   // The command has come and is not in the task set yet, which has `in_set` others. A status: it
   // gets that and nothing else.
   virtual std::optional<Status> on_arrival(const Command& command, std::uint32_t in_set) = 0;
-  // Its turn has come, and no unit attention is to be reported first.
-  virtual std::optional<Answer> on_start(const Command& command) = 0;
+  // Its turn has come: an attention to be established for its nexus. The task set has `in_set`
+  // commands, this one included.
+  virtual std::optional<UnitAttention> attention_for(const Command& command,
+                                                     std::uint32_t in_set) = 0;
+  // It would be handled now: it ends with CHECK CONDITION and this.
+  virtual std::optional<Sense> answer_for(const Command& command, std::uint32_t in_set) = 0;
 
  protected:
   ~Interference() = default;
+
+ private:
+  const bool& quiet_;
 };
 
 }  // namespace sandbay::scsi

@@ -176,6 +176,7 @@ class LogicalUnit {
   static constexpr std::size_t kMostInBackground = 8;
 
   // task_set.cc
+  std::uint32_t in_set() const noexcept { return waiting_.count() + running_.count(); }
   bool may_run(const Command& command) const noexcept;
   void run(Command& command);
   void run_waiting();

@@ -29,8 +29,8 @@ void LogicalUnit::start(Command& command) {
     ++counters_.busy;
     return answer_unadmitted(command, Outcome{.status = Status::kBusy});
   }
-  const std::uint32_t in_set = waiting_.count() + running_.count();
-  if (interference_ != nullptr) [[unlikely]] {
+  const std::uint32_t in_set = this->in_set();
+  if (interference_ != nullptr && !interference_->quiet()) [[unlikely]] {
     if (is_turned_away(command, in_set)) return;
   }
   if (in_set + held_.count() >= options_.queue_depth) {

@@ -82,6 +82,10 @@ std::string words_for(const Traits& row) {
       return " loss=" + pick({"any", "order", "all", "none"});
     case Fault::kCheck:
       return " key=" + pick({"0", "3", "0xf"}) + " code=" + pick({"00/00", "11/00", "ff/0A"});
+    case Fault::kPduDelay:
+      return " latency=" + pick({"5ms", "1us..7ms", "exp:3ms"});
+    case Fault::kDrop:
+      return pick({"", " how=close", " how=reset"});
     case Fault::kUnitAttention:
     case Fault::kUnitNotReady:
     case Fault::kAborted:
@@ -100,6 +104,7 @@ std::string some_rule() {
   const bool meta = goes_with(Place::Kind::kMeta);
   const bool luns = !drives && goes_with(Place::Kind::kLun);
   const bool operations = !meta && row.operations != 0;
+  const bool pdus = !drives && goes_with(Place::Kind::kLink);
   const bool coded = luns && flip_a_coin();
   std::string text = flip_a_coin() ? "rule" : "";
   text += fmt::format(" do={}", row.name) + words_for(row);
@@ -107,6 +112,11 @@ std::string some_rule() {
     text += " at=" + pick({"lun", "lun:db1", "lun:*-?.a"});
     if (coded) text += " opcode=" + pick({"0x28", "0x8a,0x2a,42", "0"});
     if (flip_a_coin()) text += " initiator=" + pick({"*", "iqn.1993-08.org.debian:01:?*"});
+  } else if (pdus) {
+    text += " at=" + pick({"conn", "conn:7.*", "session:iqn.?:a*", "link:[::1]:3260", "link"});
+    text +=
+        pick({"", " pdu=r2t,data-in", " dir=in", " pdu=data-out,nop-in dir=out", " opcode=1,2"});
+    text += pick({"", " lun=0", " lun=300"}) + pick({"", " initiator=*:a"});
   } else if (members || meta) {
     text += members ? " at=member:" + pick({"m1", "0"}) : " at=meta";
   } else if (goes_with(Place::Kind::kNvram) && !drives) {
@@ -143,7 +153,7 @@ std::string some_rule() {
     text += " event=" + pick({"rebuild.start", "rule:r9", "then"});
   }
   if (flip_a_coin()) text += " state=" + pick({"a", "!a", "a:7", "!a:-3,b", "a,b,c:1"});
-  if (!luns && flip_a_coin()) text += " within=tolerance";
+  if (!luns && !pdus && flip_a_coin()) text += " within=tolerance";
   if (flip_a_coin()) text += " set=" + pick({"a", "a:0", "a:1,b:-9"});
   if (flip_a_coin()) text += " then=rule:r8";
   if (flip_a_coin() || row.fault == Fault::kStall || row.fault == Fault::kFailTransient ||
@@ -215,8 +225,11 @@ TEST_CASE("A mistake names the word and what would be accepted", "[fault][rule]"
         "commas, and any");
   CHECK(refused("at=controller:A do=fail") ==
         "at=controller:A: drive:NAME, drive (one or any of them), enclosure, enclosure:NAME, "
-        "nvram, nvram:NAME, member:NAME, meta, lun:VOLUME (perhaps with * and ?) and lun are "
-        "possible");
+        "nvram, nvram:NAME, member:NAME and meta are possible, and, perhaps with * and ?, "
+        "lun:VOLUME, session:INITIATOR, conn:TSIH.CID and link:PORTAL");
+  CHECK(refused("at=member do=member.loss").starts_with("at=member: drive:NAME"));
+  CHECK(refused("at=meta:x do=map.corrupt").starts_with("at=meta:x: drive:NAME"));
+  CHECK(refused("at=conn:a/b do=drop").starts_with("at=conn:a/b: drive:NAME"));
   CHECK(refused("at=drive:3 do=fail tag=7").starts_with("tag: no such word; id, enabled, at"));
   CHECK(refused("at=drive:3 do=fail p").starts_with("p: write p=VALUE"));
   CHECK(refused("at=drive:3 do=fail matches=3,2").starts_with("matches=3,2: ascending numbers"));
@@ -239,6 +252,9 @@ TEST_CASE("A mistake names the word and what would be accepted", "[fault][rule]"
   CHECK(refused("do=fail").starts_with("at= is missing"));
   CHECK(refused("").starts_with("at= is missing"));
   CHECK(refused("at=nvram do=fail") == "do=fail: at=drive and at=enclosure are possible");
+}
+
+TEST_CASE("A mistake in a rule between hosts and volumes is named", "[fault][rule]") {
   CHECK(refused("at=drive:3 do=busy") == "do=busy: at=lun:VOLUME is possible");
   CHECK(refused("at=lun do=check key=3").starts_with("do=check: say which sense data"));
   CHECK(refused("at=lun do=check key=16 code=11/00").starts_with("key=16: a sense key from 0"));
@@ -249,7 +265,23 @@ TEST_CASE("A mistake names the word and what would be accepted", "[fault][rule]"
   CHECK(refused("at=lun do=busy origin=host").starts_with("at=lun: origin is of drives"));
   CHECK(refused("at=lun do=busy within=tolerance") == "at=lun: within is of drives");
   CHECK(refused("at=lun:a/b do=busy").starts_with("at=lun:a/b: drive:NAME"));
-  CHECK(refused("at=drive do=nothing opcode=0x28").starts_with("opcode= and initiator=: are of"));
+  CHECK(refused("at=drive do=nothing opcode=0x28").starts_with("opcode, initiator, pdu, dir and"));
+  CHECK(refused("at=drive do=nothing dir=in").starts_with("opcode, initiator, pdu, dir and lun:"));
+  CHECK(refused("at=lun do=nothing pdu=r2t") ==
+        "at=lun: pdu, dir and lun are of session, conn and link");
+  CHECK(refused("at=conn do=drop lba=7").starts_with("at=conn: op, lba, length, fua and depth"));
+  CHECK(refused("at=conn do=busy") == "do=busy: at=lun:VOLUME is possible");
+  CHECK(refused("at=lun do=drop") ==
+        "do=drop: at=session:INITIATOR, at=conn:TSIH.CID and at=link:PORTAL are possible");
+  CHECK(refused("at=link do=drop pdu=r2d").starts_with("pdu=r2d: nop-out, scsi-command"));
+  CHECK(refused("at=link do=drop pdu=r2t dir=in") == "dir=: none of the PDUs takes that direction");
+  CHECK(refused("at=link do=drop pdu=r2t opcode=1").starts_with("opcode=: is of scsi-command"));
+  CHECK(refused("at=link do=pdu.delay") == "do=pdu.delay: say how late with latency=");
+  CHECK(refused("at=link do=drop how=slowly") == "how=slowly: reset and close are possible");
+  CHECK(refused("at=link do=drop lun=99999") == "lun=99999: 0 to 16383 is possible");
+}
+
+TEST_CASE("A mistake in a rule as a whole is named", "[fault][rule]") {
   CHECK(refused("at=drive:3 do=nvram.loss") == "do=nvram.loss: at=nvram is possible");
   CHECK(refused("at=drive:3 do=shelf.loss") == "do=shelf.loss: at=enclosure is possible");
   CHECK(refused("at=nvram do=nvram.loss op=write").starts_with("at=nvram: op, lba, length"));

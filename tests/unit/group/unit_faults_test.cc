@@ -2,6 +2,8 @@
 // sense data.
 #include "group/unit_faults.h"
 
+#include <tuple>
+
 #include "../scsi/fake_transport.h"
 #include "fault/engine.h"
 
@@ -123,12 +125,70 @@ Task<void> attentions(Bench& bench) {
   co_await broken.rule("at=lun:v do=ua code=2a/09 count=1");
   bench.unit.establish(scsi::UnitAttention::kModeParametersChanged);
   reply = co_await bench.send_to_unit(kTestUnitReady);
-  CHECK(reply.attention(Additional::kModeParametersChanged));
-  reply = co_await bench.send_to_unit(kTestUnitReady);
   CHECK(reply.attention(Additional::kCapacityDataHasChanged));
+  // INQUIRY reports none, and its answer is the rule's.
+  co_await broken.rule("at=lun:v opcode=0x12 do=notready");
+  reply = co_await bench.send_to_unit(kInquiry);
+  CHECK(reply.failed_with(SenseKey::kNotReady, Additional::kBecomingReady));
+  reply = co_await bench.send_to_unit(kTestUnitReady);
+  CHECK(reply.attention(Additional::kModeParametersChanged));
   reply = co_await bench.send_to_unit(kTestUnitReady);
   CHECK(reply.good());
   co_await bench.router.detach(*other);
+}
+
+// The unit's own refusals come first, and the depth of the task set is known to all rules.
+Task<void> precedence(Bench& bench) {
+  Broken broken(bench);
+  const auto other = co_await bench.login("iqn.2026-11.org.example:two,i,0x2");
+  co_await broken.rule("at=lun:v do=check key=3 code=11/00");
+  Reply reply = co_await bench.send_to_unit(cdb_of({0xff}));
+  CHECK(reply.failed_with(SenseKey::kMediumError, Additional::kUnrecoveredReadError));
+  auto wrong = cdb_10(kRead10, 0, 8);
+  wrong[9] = std::byte{0xff};
+  reply = co_await bench.send_to_unit(wrong);
+  CHECK(reply.illegal(Additional::kInvalidFieldInCdb));
+  co_await broken.rule("at=lun:v op=read depth=2.. do=aborted");
+  reply = co_await send(bench.router, *other, cdb_of({0x16}));
+  CHECK(reply.good());
+  reply = co_await bench.send_to_unit(cdb_10(kRead10, 0, 8));
+  CHECK(reply.status == Status::kReservationConflict);
+  bench.hung.hang();
+  const auto held = make_command(*other, cdb_10(kRead10, 0, 8), {.tag = 7});
+  bench.router.execute(*held);
+  reply = co_await send(bench.router, *other, cdb_10(kRead10, 0, 8));
+  CHECK(reply.failed_with(SenseKey::kAbortedCommand, Additional::kNone));
+  bench.hung.release();
+  co_await held->gone();
+  CHECK(held->reply.good());
+  co_await bench.router.detach(*other);
+}
+
+// Which commands are which operations on blocks.
+Task<void> operations(Bench& bench) {
+  Broken broken(bench);
+  const auto write = cdb_10(kWrite10, 0, 1);
+  const auto forced = cdb_10(kWrite10, 0, 1, 0x08);
+  const auto same = cdb_10(0x41, 0, 1);
+  const auto freed = cdb_10(0x41, 0, 1, 0x08);
+  const Bytes block = filled(512, 1);
+  const std::vector<std::tuple<std::string, std::array<std::byte, 16>, Bytes, bool>> cases{
+      {"op=write", write, block, true},
+      {"fua=yes", write, block, false},
+      {"fua=yes", forced, block, true},
+      {"fua=yes", freed, block, false},
+      {"op=write_zeroes lba=0", same, block, true},
+      {"op=write_zeroes", freed, block, false},
+      {"op=unmap", freed, block, true},
+      {"op=advise", cdb_10(0x34, 0, 1), {}, true},
+      {"op=flush", cdb_10(0x35, 0, 8), {}, true},
+      {"op=flush lba=0", cdb_10(0x35, 0, 8), {}, false}};
+  for (const auto& [words, cdb, out, expected] : cases) {
+    INFO(words);
+    co_await broken.rule("at=lun:v " + words + " do=busy");
+    const Reply reply = co_await bench.send_to_unit(cdb, {.out = out});
+    CHECK((reply.status == Status::kBusy) == expected);
+  }
 }
 
 }  // namespace
@@ -138,6 +198,9 @@ TEST_CASE("rules make units end commands with CHECK CONDITION", "[group]") {
 }
 TEST_CASE("rules make units turn commands away", "[group]") { on_bench(statuses); }
 TEST_CASE("rules establish unit attentions", "[group]") { on_bench(attentions); }
+
+TEST_CASE("rules come after a unit's own refusals", "[group]") { on_bench(precedence); }
+TEST_CASE("rules know commands by their operations", "[group]") { on_bench(operations); }
 
 TEST_CASE("units establish the attentions that they know", "[group]") {
   const auto error = [](std::string_view code) {

@@ -1,0 +1,106 @@
+"""PDUs that are lost, late or damaged, and connections that break, under foreign and own hosts:
+right data or an honest error, and the daemon unharmed.
+"""
+import time
+
+import host
+from raid_lab import events, faults
+
+
+def start(t, *rules, **keys):
+    return t.daemon([{'name': 'v', 'size': '16MiB', **keys}], extra=faults(*rules))
+
+
+def rule_of(daemon, name):
+    return daemon.sandbay_json('fault', 'show', name)
+
+
+def test_a_response_that_is_late_and_a_command_that_is_lost(t):
+    daemon = start(t)
+    one, other = host.Host(t, daemon, 'v'), host.Host(t, daemon, 'v', isid=2, name=host.ME + '2')
+    for each in (one, other):
+        each.command(host.TEST_UNIT_READY)
+    daemon.sandbay('fault', 'add', 'id=late', f'at=session:{host.ME}', 'pdu=scsi-response',
+                   'count=1', 'do=pdu.delay', 'latency=1500ms')
+    begin = time.monotonic()
+    tag = one.start(host.TEST_UNIT_READY)
+    other.good(host.read_10(0, 8), 4096)  # Nobody else waits.
+    t.check(time.monotonic() - begin < 1, 'the other session is not late')
+    t.check(one.finish(tag).good, 'late and good')
+    t.check(1.4 < time.monotonic() - begin < 10, 'it was late')
+    fired = daemon.sandbay_json('fault', 'journal')['firings'][-1]
+    t.check(fired['effect'] == f'scsi-response to {host.ME}', f'{fired}')
+    t.check(fired['target'].startswith('conn ') and fired['target'].endswith('.0'), f'{fired}')
+    places = daemon.sandbay_json('fault', 'places')['places']
+    for place in (f'link:{daemon.portal}', f'session:{host.ME}', 'conn:' + fired['target'][5:]):
+        t.check(place in places, f'{place}: {places}')
+        daemon.sandbay('fault', 'add', 'id=now', f'at={place}', 'do=nothing')
+        one.good(host.read_10(0, 8), 4096)
+        t.check(rule_of(daemon, 'now')['struck'] > 0, f'{place}: counts')
+        daemon.sandbay('fault', 'clear', 'now')
+    for rule, said in (('at=link:127.0.0.1:1 do=drop', 'unknown portal'),
+                       ('at=conn:999.0 do=drop', 'unknown connection'),
+                       ('at=link do=drop pdu=r2d', 'pdu=r2d: nop-out'),
+                       ('at=lun do=drop', 'do=drop: at=session:INITIATOR, at=conn:TSIH.CID and')):
+        text = daemon.sandbay('fault', 'add', *rule.split(), ok=False).stdout
+        t.check(said in text and len(text.splitlines()) == 1, f'{rule}: {text}')
+
+
+# libiscsi and our initiator, each with digests and without.
+def test_initiators_under_each_fault_of_a_connection(t):
+    daemon = start(t)
+
+    def load(*words):
+        done = t.run(t.program('sandbay'), 'load', '--verify', '--write', '--queue-depth', '8',
+                     '--rate', '400', '--duration', '2s', '--warm-up', '0s', '--connections', '2',
+                     '--key', 'HeaderDigest=CRC32C', '--key', 'DataDigest=CRC32C', *words,
+                     daemon.url('v'), ok=None)
+        return done.returncode == 0, done.stdout
+
+    # Behind the login's own commands, which each connection has.
+    for rule in ('pdu=data-in every=40 do=digest.data', 'pdu=scsi-command every=40 do=digest.data',
+                 'dir=in every=100 do=digest.header', 'dir=out every=100 do=digest.header',
+                 'dir=out every=100 do=pdu.drop', 'pdu=scsi-command every=50 do=drop',
+                 'pdu=data-in every=50 do=drop how=close', 'do=pdu.delay latency=1ms..5ms'):
+        daemon.sandbay('fault', 'add', 'id=now', 'at=link', 'after=40', *rule.split())
+        served, output = load()
+        t.check(' 0 wrong' in output, f'{rule}: {output}')
+        t.check(served, f'{rule}: {output}')
+        t.check(rule_of(daemon, 'now')['struck'] > 1, f'{rule}: nothing was struck')
+        daemon.sandbay('fault', 'clear', 'now')
+
+    def write_and_read(value):
+        output = t.run('qemu-io', '-f', 'raw', '-c', f'write -P {value} 1M 512k', '-c',
+                       f'read -P {value} 1M 512k', daemon.url('v'), ok=None).stdout
+        written = 'wrote 524288' in output
+        t.check(not (written and 'verification failed' in output), output)
+        return written and 'read 524288' in output, output
+
+    for number, rule in enumerate(('pdu=scsi-command after=5 count=1 do=drop',
+                                   'pdu=data-in after=6 count=1 do=drop',
+                                   'pdu=r2t,scsi-response after=4 count=1 do=drop how=close',
+                                   'every=3 do=pdu.delay latency=10ms'), 1):
+        daemon.sandbay('fault', 'add', 'id=now', 'at=link', *rule.split())
+        served, output = write_and_read(number)
+        t.check(rule_of(daemon, 'now')['struck'] > 0, f'{rule}: nothing was struck')
+        t.say(f'{rule}: {"right data" if served else "an error"}')
+        daemon.sandbay('fault', 'clear', 'now')
+        t.check(write_and_read(100 + number)[0], f'{rule}: all is well afterwards')
+    t.check(daemon.terminate() == 0, 'the daemon ends well')
+
+
+# Two minutes are twelve seconds here: longer than any patience that is set.
+def test_silence_and_then_an_answer(t):
+    daemon = start(t, 'id=silent at=session:*-me pdu=scsi-response,data-in count=1 event=then '
+                   'do=pdu.delay latency=12s')
+    one = host.Host(t, daemon, 'v', seconds=30)
+    one.command(host.TEST_UNIT_READY)
+    one.good(host.write_10(0, 8), data=b'\x05' * 4096)
+    daemon.sandbay('fault', 'add', 'at=lun:v', 'opcode=0x28', 'count=1', 'do=nothing',
+                   'then=rule:silent')
+    begin = time.monotonic()
+    for _ in range(2):  # The first may be answered before the rule is armed.
+        t.check(one.good(host.read_10(0, 8), 4096) == b'\x05' * 4096, 'the answer is right')
+    t.check(time.monotonic() - begin > 11, 'it was silent')
+    t.check(any('fault silent fired: pdu.delay, data-in to ' in event['text']
+                for event in events(daemon)), 'an event says so')
