@@ -168,8 +168,11 @@ TEST_CASE("Fault rules come in sets, and are shown, enabled and released by thei
 
 TEST_CASE("Places and kinds of faults are listed", "[rest]") {
   with_rest(kHardware, [](Rest& rest) {
-    CHECK(rest.get("/api/v1/fault-places").body.at("places") ==
-          json({"drive:d0", "drive:d1", "drive:s", "member:array1", "meta"}));
+    json places = rest.get("/api/v1/fault-places").body.at("places");
+    REQUIRE(places.size() == 6);
+    CHECK(places.back().get<std::string>().starts_with("link:127.0.0.1:"));
+    places.erase(5);
+    CHECK(places == json({"drive:d0", "drive:d1", "drive:s", "member:array1", "meta"}));
     const json kinds = rest.get("/api/v1/fault-kinds").body.at("kinds");
     const auto torn =
         std::ranges::find_if(kinds, [](const json& k) { return k.at("fault") == "torn"; });
