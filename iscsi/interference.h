@@ -7,10 +7,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "iscsi/pdu.h"
+#include "iscsi/pdu_requests.h"
 #include "runtime/clock.h"
+#include "scsi/command.h"
 
 namespace sandbay::iscsi {
 
@@ -56,13 +60,58 @@ class PduInterference {
   const bool& quiet_;
 };
 
-class PduInterferences {
+// What becomes of the answers of a session. On the session's home.
+class SessionInterference {
  public:
+  struct Response {
+    bool lose = false;  // No status is sent; the initiator waits until it gives the command up.
+    Duration delay{};
+  };
+  struct Management {
+    std::optional<TaskManagementResult> refuse;  // Nothing is done.
+    bool lie = false;                            // "Complete" is sent before anything is done.
+    Duration delay{};                            // From the end of it until it is answered.
+  };
+
+  // `quiet` is watched, and outlives this.
+  explicit SessionInterference(const bool& quiet) : quiet_(quiet) {}
+  SessionInterference(const SessionInterference&) = delete;
+  SessionInterference& operator=(const SessionInterference&) = delete;
+  virtual ~SessionInterference() = default;  // On any executor.
+
+  // Whether it would change nothing now: then it need not be asked.
+  bool quiet() const noexcept { return quiet_; }
+  // A command has ended, and its status is to be sent.
+  virtual Response judge_response(const scsi::Command& command) = 0;
+  virtual Management judge_management(const TaskManagementRequest& request) = 0;
+  virtual bool ignores_ping() = 0;
+
+ private:
+  const bool& quiet_;
+};
+
+struct LoginFacts {
+  std::string_view initiator_name;
+  std::string portal;  // Where it came to, as the server listens there.
+};
+
+class Interferences {
+ public:
+  struct Login {
+    LoginStatus status = LoginStatus::kSuccess;  // Or it is refused, or sent on
+    std::string address;                         // to this: TargetAddress without group tag.
+    Duration delay{};                            // Before it is answered.
+  };
+
   // On the connection's home.
   virtual std::unique_ptr<PduInterference> of_connection(const ConnectionFacts& facts) = 0;
+  // On the session's home.
+  virtual std::unique_ptr<SessionInterference> of_session(const std::string& initiator_name) = 0;
+  // The first request of a login has come. On the server's home.
+  virtual Login judge_login(const LoginFacts& facts) = 0;
 
  protected:
-  ~PduInterferences() = default;
+  ~Interferences() = default;
 };
 
 }  // namespace sandbay::iscsi

@@ -144,7 +144,7 @@ Task<bool> Connection::interfere_with_received() {
   const bool data = data_digest_ && data_segment_length(incoming_.bhs) > 0;
   const PduInterference::Verdict verdict =
       interference_->judge(incoming_.bhs, {.header = header_digest_, .data = data});
-  if (verdict.delay > Duration::zero()) co_await wait_until(home_->now() + verdict.delay);
+  if (verdict.delay > Duration::zero()) co_await wait_by_rule(verdict.delay);
   switch (verdict.fate) {
     case PduInterference::Fate::kPass:
       co_return true;
@@ -181,7 +181,8 @@ void Connection::break_by_rule(PduInterference::Fate fate) {
   shutdown();
 }
 
-Task<void> Connection::wait_until(TimePoint time) {
+Task<void> Connection::wait_by_rule(Duration duration) {
+  const TimePoint time = home_->now() + duration;
   ++waits_by_rule_;
   while (!closing_ && home_->now() < time) (void)co_await room_.wait_until(time);
   --waits_by_rule_;

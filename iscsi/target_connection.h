@@ -71,6 +71,9 @@ class Connection final : public PayloadSource {
     interference_ = std::move(interference);
   }
 
+  // A rule has what comes next wait so long; ends early with the connection.
+  Task<void> wait_by_rule(Duration time);
+
   // Full feature phase ------------------------------------------------------------------------
 
   // Reads until the connection ends, handing every PDU to the session.
@@ -162,7 +165,6 @@ class Connection final : public PayloadSource {
   Task<bool> interfere_with_received();
   void forget_received();
   void break_by_rule(PduInterference::Fate fate);
-  Task<void> wait_until(TimePoint time);
   bool is_held(const Outgoing& outgoing) const;
   void queue(const Bhs& bhs, BufferList data, const PduInterference::Verdict& verdict);
   static Task<void> arrive();

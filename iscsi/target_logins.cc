@@ -63,6 +63,7 @@ class LoginService::Policy final : public LoginPolicy {
   Admission admit(const LoginIdentity& identity) override {
     Admission admission;
     admission.portal_group_tag = portal_group_tag_;
+    if (is_refused_by_rule(identity, admission)) return admission;
     if (registry_.shutting_down) {
       admission.status = LoginStatus::kServiceUnavailable;
     } else if (identity.discovery) {
@@ -107,6 +108,8 @@ class LoginService::Policy final : public LoginPolicy {
   }
 
   const std::string& target_name() const noexcept { return target_name_; }
+  // A rule has its answer wait so long.
+  Duration delay() noexcept { return std::exchange(delay_, Duration{}); }
   // The login has ended, well or not; its connection counts from now on.
   void end() noexcept {
     if (std::exchange(counted_, false)) --place_.logins;
@@ -117,6 +120,16 @@ class LoginService::Policy final : public LoginPolicy {
   const KeyPreferences& preferences() const noexcept { return preferences_; }
 
  private:
+  bool is_refused_by_rule(const LoginIdentity& identity, Admission& admission) {
+    if (registry_.interferences == nullptr) return false;
+    Interferences::Login rule = registry_.interferences->judge_login(
+        {.initiator_name = identity.initiator_name, .portal = place_.local.to_string()});
+    delay_ = rule.delay;
+    admission.status = rule.status;
+    admission.redirect_address = std::move(rule.address);
+    return admission.status != LoginStatus::kSuccess;
+  }
+
   // What the answer lists depends on who asks, too. One that names a target has to be let in there;
   // proof that serves for the target serves for what is asked about it.
   void admit_discovery(const LoginIdentity& identity, Admission& admission) {
@@ -209,6 +222,7 @@ class LoginService::Policy final : public LoginPolicy {
   Endpoint local_;
   std::string portal_;
   bool counted_ = false;  // Among the logins there.
+  Duration delay_{};
   Endpoint peer_;
   std::uint16_t portal_group_tag_;
   std::string target_name_;
@@ -398,7 +412,8 @@ Task<LoginService::Placement> LoginService::log_in(Connection& connection, Porta
     } else {
       outcome = take_request(login, pdu);
     }
-    if (!outcome) {
+    co_await connection.wait_by_rule(policy.delay());
+    if (!outcome || connection.closing()) {
       error = Error::kClosed;
       break;
     }
@@ -655,6 +670,7 @@ Task<LoginService::Placement> LoginService::begin_session(TargetLogin& login, Po
                          .parameters = login.parameters().session,
                          .preferences = policy.preferences(),
                          .first_cmd_sn = identity.cmd_sn};
+  options.interferences = registry_.interferences;
   Executor* home = &Executor::current();
   if (!identity.discovery) {
     options.device = target->options.device;

@@ -39,7 +39,7 @@ struct RegisteredDiscovery {
 
 // What is registered, shared by the server's parts.
 struct Registry {
-  Registry(Executor& home, ServerLimits wanted, EventSink sink, PduInterferences* source)
+  Registry(Executor& home, ServerLimits wanted, EventSink sink, Interferences* source)
       : limits(wanted),
         interferences(source),
         connections_on(home.peers().size()),
@@ -50,8 +50,8 @@ struct Registry {
   std::map<std::uint16_t, std::shared_ptr<Session>> sessions;  // By TSIH.
   Portals portals;
   ServerLimits limits;
-  PduInterferences* const interferences;  // Null: nobody interferes.
-  ServerCounters counters;                // Of what has ended.
+  Interferences* const interferences;  // Null: nobody interferes.
+  ServerCounters counters;             // Of what has ended.
   std::uint32_t connections = 0;
   std::uint16_t next_tsih = 1;
   std::vector<std::uint32_t> connections_on;  // By executor; of sessions.

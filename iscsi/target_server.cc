@@ -24,7 +24,7 @@ constexpr Duration kLoginPause = std::chrono::milliseconds(100);
 
 class Server final : public TargetServer, public SessionHost {
  public:
-  Server(ServerLimits limits, EventSink events, PduInterferences* interferences)
+  Server(ServerLimits limits, EventSink events, Interferences* interferences)
       : home_(Executor::current()),
         registry_(home_, limits, std::move(events), interferences),
         logins_(registry_, *this) {}
@@ -481,7 +481,7 @@ Task<void> Server::shutdown() {
 }  // namespace
 
 std::unique_ptr<TargetServer> TargetServer::create(ServerLimits limits, EventSink events,
-                                                   PduInterferences* interferences) {
+                                                   Interferences* interferences) {
   return std::make_unique<Server>(limits, std::move(events), interferences);
 }
 

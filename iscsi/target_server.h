@@ -197,7 +197,7 @@ struct ServerEvent {
 // Called on executor 0, at most some lines a second; must not call the server.
 using EventSink = std::function<void(const ServerEvent&)>;
 
-class PduInterferences;
+class Interferences;
 
 class TargetServer {
  public:
@@ -238,7 +238,7 @@ class TargetServer {
   // Made on executor 0; places sessions and connections on its peers.
   // `interferences` outlives it; null: nobody interferes with connections.
   static std::unique_ptr<TargetServer> create(ServerLimits limits, EventSink events = {},
-                                              PduInterferences* interferences = nullptr);
+                                              Interferences* interferences = nullptr);
 };
 
 }  // namespace sandbay::iscsi

@@ -78,6 +78,9 @@ Task<void> Session::start(std::shared_ptr<Session> session) {
   const SessionOptions& options = session->options_;
   session->states_.transition(SessionState::kQ2Active);  // N1
   if (options.device == nullptr) co_return;
+  if (options.interferences != nullptr) {
+    session->interference_ = options.interferences->of_session(options.initiator_name);
+  }
   const std::string tag = fmt::format("{:04x}", options.portal_group_tag);
   session->nexus_ = options.device->attach(
       {.initiator_port = options.initiator_name + ",i,0x" + options.isid.to_string(),

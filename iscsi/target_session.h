@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "iscsi/interference.h"
 #include "iscsi/negotiation.h"
 #include "iscsi/pdu.h"
 #include "iscsi/target_connection.h"
@@ -100,8 +101,9 @@ struct SessionOptions {
   std::string owner;             // As the target's fence has it; see target_fence.h.
   TargetFence* fence = nullptr;  // Null: it has none.
   Executor* fence_home = nullptr;
-  TransferPace pace;                     // When data of writes are asked for.
-  scsi::TargetDevice* device = nullptr;  // Null: discovery.
+  TransferPace pace;                       // When data of writes are asked for.
+  Interferences* interferences = nullptr;  // Null: nobody interferes.
+  scsi::TargetDevice* device = nullptr;    // Null: discovery.
   std::uint16_t portal_group_tag = 1;
   SessionParameters parameters;
   KeyPreferences preferences;
@@ -220,6 +222,11 @@ class Session : public std::enable_shared_from_this<Session> {
   void forget_waiter(ScsiTask& task);
   void task_finished(ScsiTask& task);
   void tell_window();
+  bool is_interfered_with() const noexcept {
+    return interference_ != nullptr && !interference_->quiet();
+  }
+  // With is_interfered_with().
+  SessionInterference& interference() noexcept { return *interference_; }
 
  private:
   // What has been received out of order, by CmdSN.
@@ -274,6 +281,9 @@ class Session : public std::enable_shared_from_this<Session> {
   Task<std::optional<std::string>> text_reply(ConnectionLink& link, std::string text);
   void process_task_management(ConnectionLink& link, const IncomingPdu& pdu);
   Task<void> manage_tasks(ConnectionLink* link, TaskManagementRequest request);
+  void answer_management(ConnectionLink& link, const TaskManagementRequest& request,
+                         TaskManagementResult result);
+  Task<void> wait_by_rule(ConnectionLink* link, Duration time);
   Task<TaskManagementResult> carry_out(TaskManagementRequest request);
   Task<TaskManagementResult> result_for_gone(TaskManagementRequest request);
   std::optional<TaskManagementResult> dispose_of_undelivered(const TaskManagementRequest& request);
@@ -312,6 +322,7 @@ class Session : public std::enable_shared_from_this<Session> {
   Executor& home_;
   SessionOptions options_;
   SessionStates states_;
+  std::unique_ptr<SessionInterference> interference_;  // Null: nobody.
   std::unique_ptr<scsi::Nexus> nexus_;
   std::vector<std::unique_ptr<ConnectionLink>> links_;
   std::uint32_t expected_ = 0;  // Connections that have been let in and have not joined yet.

@@ -73,14 +73,19 @@ Task<void> Session::manage_tasks(ConnectionLink* link, TaskManagementRequest req
   const std::shared_ptr<Session> keep = shared_from_this();
   const GateHold hold(background_);
   ++link->pins;
-  const TaskManagementResult result = co_await carry_out(request);
-  if (ends_tasks(request.function)) co_await wait_for_acknowledgements(link);
-  Bhs bhs;
-  write_task_management_response({.result = result,
-                                  .initiator_task_tag = request.initiator_task_tag,
-                                  .numbers = numbers(*link)},
-                                 bhs);
-  send(*link, bhs, {}, StatSnUse::kConsume);
+  SessionInterference::Management rule;
+  if (is_interfered_with()) [[unlikely]]
+    rule = interference_->judge_management(request);
+  if (rule.lie) answer_management(*link, request, TaskManagementResult::kFunctionComplete);
+  TaskManagementResult result = TaskManagementResult::kFunctionRejected;
+  if (rule.refuse) {
+    result = *rule.refuse;
+  } else {
+    result = co_await carry_out(request);
+  }
+  if (ends_tasks(request.function) && !rule.refuse) co_await wait_for_acknowledgements(link);
+  co_await wait_by_rule(link, rule.delay);
+  if (!rule.lie) answer_management(*link, request, result);
   const bool cold = request.function == TaskManagementFunction::kTargetColdReset &&
                     result == TaskManagementResult::kFunctionComplete;
   if (cold) {
@@ -88,6 +93,23 @@ Task<void> Session::manage_tasks(ConnectionLink* link, TaskManagementRequest req
     host_.end_sessions_of(options_.target_name);
   }
   unpin(*link);
+}
+
+void Session::answer_management(ConnectionLink& link, const TaskManagementRequest& request,
+                                TaskManagementResult result) {
+  Bhs bhs;
+  write_task_management_response({.result = result,
+                                  .initiator_task_tag = request.initiator_task_tag,
+                                  .numbers = numbers(link)},
+                                 bhs);
+  send(link, bhs, {}, StatSnUse::kConsume);
+}
+
+Task<void> Session::wait_by_rule(ConnectionLink* link, Duration time) {
+  const TimePoint until = home_.now() + time;
+  while (!link->ended && !closing_ && home_.now() < until) {
+    (void)co_await changed_.wait_until(until);
+  }
 }
 
 Task<TaskManagementResult> Session::carry_out(TaskManagementRequest request) {

@@ -15,6 +15,7 @@ namespace sandbay::iscsi {
 void Session::process_nop_out(ConnectionLink& link, IncomingPdu& pdu) {
   const Result<NopOut, RejectReason> nop = parse_nop_out(pdu.bhs);
   if (!nop) return;  // Rejected before; so below.
+  if (is_interfered_with() && interference_->ignores_ping()) return;
   // Section 11.19.3: as much of the ping data as the initiator takes in one PDU.
   const std::size_t most = link.parameters.initiator_max_recv_data_segment_length;
   BufferList echo = std::move(pdu.data);

@@ -361,11 +361,22 @@ void ScsiTask::delete_if_done() {
 
 void ScsiTask::finish(scsi::Outcome outcome) {
   assert(!finished_ && !lingering_);
-  if (!outcome.silent && expects_data() && session_->answers(*link_)) {
+  const bool late = session_->is_interfered_with() && is_late_by_rule(outcome);
+  if (!outcome.silent && (expects_data() || late) && session_->answers(*link_)) {
     linger(std::move(outcome));
     return;
   }
   conclude(std::move(outcome));
+}
+
+// It may also lose its answer.
+bool ScsiTask::is_late_by_rule(scsi::Outcome& outcome) {
+  if (outcome.silent || !delivered_ || !session_->answers(*link_)) return false;
+  const SessionInterference::Response rule = session_->interference().judge_response(*this);
+  if (rule.lose) outcome = {.silent = true};
+  if (rule.lose || rule.delay <= Duration::zero()) return false;
+  not_before_ = home_->now() + rule.delay;
+  return true;
 }
 
 void ScsiTask::conclude(scsi::Outcome outcome) {

@@ -325,6 +325,7 @@ Task<void> ScsiTask::answer_after_data() {
     const bool came = co_await arrival_.wait_until(home_->now() + kDataOutPatience);
     if (!came) break;
   }
+  while (!finished_ && home_->now() < not_before_) (void)co_await arrival_.wait_until(not_before_);
   --pins_;
   if (!finished_) conclude(std::move(outcome_));
   delete_if_done();

@@ -144,7 +144,7 @@ Task<Error> Connection::send_gathered() {
   while (next < sending_.size()) {
     if (is_held(sending_[next])) [[unlikely]] {
       send_started_ = kNever;
-      co_await wait_until(sending_[next].not_before);
+      co_await wait_by_rule(sending_[next].not_before - home_->now());
       if (closing_) co_return Error::kClosed;
     }
     slices_.clear();

@@ -9,10 +9,10 @@ namespace sandbay::fault {
 
 namespace {
 
-constexpr std::size_t kOperationKeys = 256;  // Behind the codes.
+constexpr std::size_t kCodes = 256;
 constexpr std::size_t kOperations = 6;
-constexpr std::size_t kOtherKey = kOperationKeys + kOperations;  // No operation on blocks.
-constexpr std::size_t kKeys = kOtherKey + 1;
+constexpr std::size_t kKeysOfStage = kCodes + kOperations + 1;  // The last: no operation.
+static_assert(kKeys == kStages * kKeysOfStage);
 constexpr std::size_t kPduKinds = 64;
 
 bool is_pattern(const std::string& name) {
@@ -27,32 +27,43 @@ Stage stage_of(Fault fault) {
     case Fault::kUnitNotReady:
     case Fault::kAborted:
       return Stage::kStart;
+    case Fault::kResponseDelay:
+    case Fault::kResponseDrop:
+    case Fault::kTmfReject:
+    case Fault::kTmfSlow:
+    case Fault::kTmfLie:
+    case Fault::kNopIgnore:
+      return Stage::kAnswer;
+    case Fault::kLoginReject:
+    case Fault::kLoginSlow:
+    case Fault::kRedirect:
+      return Stage::kLogin;
     default:
       return Stage::kArrival;
   }
 }
 
 std::vector<std::size_t> keys_of(const Rule& rule) {
+  const Stage stage = stage_of(rule.fault);
   std::vector<std::size_t> keys;
-  if (of_pdus(rule.at)) {
-    const std::uint64_t pdus = pdus_of(rule);
-    if (~pdus == 0) return {kOtherKey};
-    for (std::size_t i = 0; i < kPduKinds; ++i) {
-      if ((pdus >> i & 1U) != 0) keys.push_back(i);
+  const std::uint64_t pdus = of_pdus(rule.at) ? pdus_of(rule) : 0;
+  if (of_pdus(rule.at) && ~pdus != 0) {
+    for (std::uint8_t i = 0; i < kPduKinds; ++i) {
+      if ((pdus >> i & 1U) != 0) keys.push_back(key_of_code(stage, i));
     }
     return keys;
   }
-  if (!rule.opcodes.empty()) return {rule.opcodes.begin(), rule.opcodes.end()};
+  if (of_pdus(rule.at)) return {key_of_operation(stage, 0)};
+  for (const std::uint8_t opcode : rule.opcodes) keys.push_back(key_of_code(stage, opcode));
+  if (!rule.opcodes.empty()) return keys;
   for (std::size_t i = 0; i < kOperations; ++i) {
-    const bool named = (rule.operations >> i & 1U) != 0;
-    if (named || rule.operations == 0) keys.push_back(kOperationKeys + i);
+    const auto operation = static_cast<std::uint8_t>(1U << i);
+    if (rule.operations == 0 || (rule.operations & operation) != 0) {
+      keys.push_back(key_of_operation(stage, operation));
+    }
   }
-  if (rule.operations == 0) keys.push_back(kOtherKey);
+  if (rule.operations == 0) keys.push_back(key_of_operation(stage, 0));
   return keys;
-}
-
-std::size_t index_of(Stage stage, std::size_t key) {
-  return static_cast<std::size_t>(stage) * kKeys + key;
 }
 
 }  // namespace
@@ -67,16 +78,15 @@ PathRule::PathRule(Rule taken, std::uint64_t order, std::uint64_t stream, TimePo
 
 void RuleList::add(Pointer rule) {
   for (const std::size_t key : keys_of(rule->rule)) {
-    lists_[index_of(stage_of(rule->rule.fault), key)].push_back(
-        static_cast<std::uint32_t>(rules_.size()));
+    lists_[key].push_back(static_cast<std::uint32_t>(rules_.size()));
+    keys_.set(key);
   }
   rules_.push_back(std::move(rule));
 }
 
-std::span<const std::uint32_t> RuleList::looking_at(Stage stage, std::size_t key) const {
-  const auto found = lists_.find(index_of(stage, key));
-  if (found == lists_.end()) return {};
-  return found->second;
+std::span<const std::uint32_t> RuleList::at(std::size_t key) const {
+  if (!keys_.test(key)) return {};
+  return lists_.at(key);
 }
 
 void PathRules::add(RuleList::Pointer rule) {
@@ -91,11 +101,14 @@ const RuleList* PathRules::exact(const Place& place) const {
   return found == exact_.end() ? nullptr : &found->second;
 }
 
-std::size_t key_of_opcode(std::uint8_t opcode) { return opcode; }
+std::size_t key_of_code(Stage stage, std::uint8_t code) {
+  return static_cast<std::size_t>(stage) * kKeysOfStage + code;
+}
 
-std::size_t key_of_operation(std::uint8_t operation) {
-  if (operation == 0) return kOtherKey;
-  return kOperationKeys + static_cast<std::size_t>(std::countr_zero(operation));
+std::size_t key_of_operation(Stage stage, std::uint8_t operation) {
+  const std::size_t which =
+      operation == 0 ? kOperations : static_cast<std::size_t>(std::countr_zero(operation));
+  return static_cast<std::size_t>(stage) * kKeysOfStage + kCodes + which;
 }
 
 std::uint64_t hash_of(std::string_view text) {

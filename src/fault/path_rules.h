@@ -7,6 +7,7 @@
 
 #include <array>
 #include <atomic>
+#include <bitset>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -22,8 +23,9 @@
 namespace sandbay::fault {
 
 // When a site asks about a command: as it arrives, which is the only time for a PDU; before unit
-// attentions are reported; and when nothing of the unit's own stands before its handler.
-enum class Stage : std::uint8_t { kArrival, kAttention, kStart };
+// attentions are reported; and when none of the unit's own refusals comes before its handler.
+// Beside these: a session is about to answer, and a login has come.
+enum class Stage : std::uint8_t { kArrival, kAttention, kStart, kAnswer, kLogin };
 
 struct PathRule {
   PathRule(Rule taken, std::uint64_t order, std::uint64_t stream, TimePoint epoch);
@@ -46,6 +48,13 @@ struct PathRule {
   std::atomic<std::uint64_t> spared{0};
 };
 
+// The keys of lists: a stage with an operation code of a command, or a PDU's; or, for rules
+// that name no code, with an operation on blocks, by its bit, or none.
+inline constexpr std::size_t kStages = 5;
+inline constexpr std::size_t kKeys = kStages * (256 + 7);
+std::size_t key_of_code(Stage stage, std::uint8_t code);
+std::size_t key_of_operation(Stage stage, std::uint8_t operation);
+
 // Rules with a place in common, by what they look at, each list in the order of adding.
 class RuleList {
  public:
@@ -54,11 +63,15 @@ class RuleList {
   void add(Pointer rule);
   std::span<const Pointer> all() const noexcept { return rules_; }
   // Indices of all().
-  std::span<const std::uint32_t> looking_at(Stage stage, std::size_t key) const;
+  std::span<const std::uint32_t> at(std::size_t key) const;
+  const std::bitset<kKeys>& keys() const noexcept {
+    return keys_;
+  }  // Each has a list that is not empty.
 
  private:
   std::vector<Pointer> rules_;
   std::unordered_map<std::size_t, std::vector<std::uint32_t>> lists_;
+  std::bitset<kKeys> keys_;
 };
 
 class PathRules {
@@ -75,11 +88,6 @@ class PathRules {
   std::map<std::string, RuleList, std::less<>> exact_;  // By place_text().
   std::array<RuleList, kPlaceKinds> patterns_;
 };
-
-// Keys of lists: the operation code of a command, or a PDU's,
-std::size_t key_of_opcode(std::uint8_t opcode);
-// and the operation on blocks that a command is, by its bit, for rules that name no code.
-std::size_t key_of_operation(std::uint8_t operation);
 
 // The part of a stream that a name decides: FNV-1a, 64 bits (Fowler, Noll, Vo).
 std::uint64_t hash_of(std::string_view text);

@@ -162,7 +162,15 @@ std::string missing(const Rule& rule) {
       }
       break;
     case Fault::kPduDelay:
-      if (rule.latency == Latency{}) return "do=pdu.delay: say how late with latency=";
+    case Fault::kResponseDelay:
+    case Fault::kTmfSlow:
+    case Fault::kLoginSlow:
+      if (rule.latency == Latency{}) {
+        return fmt::format("do={}: say how late with latency=", name);
+      }
+      break;
+    case Fault::kRedirect:
+      if (rule.address.empty()) return "do=redirect: say where to with address=";
       break;
     case Fault::kWrongId:
       if (rule.serial.empty() && rule.block_count == 0 && rule.block_bytes == 0) {

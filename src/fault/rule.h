@@ -86,8 +86,18 @@ enum class Fault : std::uint8_t {
   kDigestHeader,
   kDigestData,
   kDrop,
+  // Answers of sessions, and logins.
+  kResponseDelay,
+  kResponseDrop,
+  kTmfReject,
+  kTmfSlow,
+  kTmfLie,
+  kNopIgnore,
+  kLoginReject,
+  kLoginSlow,
+  kRedirect,
 };
-inline constexpr std::size_t kFaultCount = static_cast<std::size_t>(Fault::kDrop) + 1;
+inline constexpr std::size_t kFaultCount = static_cast<std::size_t>(Fault::kRedirect) + 1;
 
 std::string_view fault_name(Fault fault);  // As a rule writes it: "misdirect.write".
 
@@ -221,6 +231,10 @@ struct Rule {
   std::optional<std::uint8_t> sense_key;
   std::optional<std::uint16_t> sense_code;  // ASC, and ASCQ in the lower byte.
   bool closes = false;                      // do=drop: an orderly end instead of a reset.
+  std::uint64_t result = 255;               // do=tmf.reject: RFC 7143, section 11.6.1.
+  std::uint64_t status = 0x0301;            // do=login.reject: section 11.13.5.
+  std::string address;                      // do=redirect: where to log in instead.
+  bool permanent = false;
 
   // How long, and what then.
   Duration duration{};  // for=; 0: no time is set.

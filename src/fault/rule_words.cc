@@ -20,7 +20,8 @@ using std::string;
 using std::string_view;
 
 constexpr FaultSet kSlowing{Fault::kSlow, Fault::kMemberSlow};
-constexpr FaultSet kLate{Fault::kSlow, Fault::kMemberSlow, Fault::kPduDelay};
+constexpr FaultSet kLate{Fault::kSlow,          Fault::kMemberSlow, Fault::kPduDelay,
+                         Fault::kResponseDelay, Fault::kTmfSlow,    Fault::kLoginSlow};
 constexpr FaultSet kOnPower{Fault::kPowerCut, Fault::kPowerCutAgain};
 constexpr FaultSet kMisdirected{Fault::kMisdirectWrite, Fault::kMisdirectRead};
 constexpr FaultSet kDamaging{Fault::kFlip, Fault::kMisdirectWrite, Fault::kLost, Fault::kTorn,
@@ -35,7 +36,12 @@ constexpr FaultSet kOfCommands{Fault::kNothing,
                                Fault::kAborted};
 constexpr FaultSet kOfPdus{Fault::kNothing,      Fault::kPduDrop,    Fault::kPduDelay,
                            Fault::kDigestHeader, Fault::kDigestData, Fault::kDrop};
-constexpr FaultSet kOfPaths = kOfCommands | kOfPdus;
+constexpr FaultSet kOfResponses{Fault::kResponseDelay, Fault::kResponseDrop};
+constexpr FaultSet kOfTmfs{Fault::kTmfReject, Fault::kTmfSlow, Fault::kTmfLie};
+constexpr FaultSet kOfLogins{Fault::kLoginReject, Fault::kLoginSlow, Fault::kRedirect};
+constexpr FaultSet kWithOpcode = kOfCommands | kOfPdus | kOfResponses;
+constexpr FaultSet kWithLun = kOfPdus | kOfResponses | kOfTmfs;
+constexpr FaultSet kOfPaths = kWithOpcode | kOfTmfs | kOfLogins | FaultSet{Fault::kNopIgnore};
 constexpr FaultSet kWithCode{Fault::kCheck, Fault::kUnitAttention, Fault::kUnitNotReady,
                              Fault::kAborted};
 
@@ -339,6 +345,29 @@ string read_direction(Rule& rule, string_view value) {
 string write_direction(const Rule& rule) {
   if (!rule.outgoing.has_value()) return "";
   return *rule.outgoing ? "out" : "in";
+}
+
+string read_status(Rule& rule, string_view value) {
+  const auto status = to_number(value);
+  if (!status.has_value() || *status < 0x0200 || *status > 0x03ff) {
+    return "a status class and detail of RFC 7143, section 11.13.5, such as 0x0201 "
+           "(authentication), "
+           "0x0203 (not found), 0x0206 (too many connections), 0x0301 (unavailable) and 0x0302 "
+           "(out "
+           "of resources), is possible";
+  }
+  rule.status = *status;
+  return {};
+}
+string write_status(const Rule& rule) {
+  return rule.status == 0x0301 ? "" : fmt::format("{:#06x}", rule.status);
+}
+
+string read_address(Rule& rule, string_view value) {
+  const bool wild = value.find_first_of("*?") != string_view::npos;
+  if (!is_pattern(value) || wild) return "an address such as 192.0.2.7:3260 is possible";
+  rule.address = string(value);
+  return {};
 }
 
 string read_how(Rule& rule, string_view value) {
@@ -660,11 +689,11 @@ constexpr std::array kWords = {
     Word{"fua", kEveryFault, read_fua, write_fua},
     Word{"origin", kEveryFault, read_origin, write_origin},
     Word{"depth", kEveryFault, read_bounds<&Rule::depth>, write_bounds<&Rule::depth>},
-    Word{"opcode", kOfPaths, read_opcode, write_opcode},
+    Word{"opcode", kWithOpcode, read_opcode, write_opcode},
     Word{"initiator", kOfPaths, read_initiator, write_name<&Rule::initiator>},
     Word{"pdu", kOfPdus, read_pdu, write_pdu},
     Word{"dir", kOfPdus, read_direction, write_direction},
-    Word{"lun", kOfPdus, read_optional<&Rule::lun, 16383>, write_optional<&Rule::lun>},
+    Word{"lun", kWithLun, read_optional<&Rule::lun, 16383>, write_optional<&Rule::lun>},
     Word{"after", kEveryFault, read_number<&Rule::after, 0, kAnyNumber>,
          write_number<&Rule::after, 0>},
     Word{"every", kEveryFault, read_number<&Rule::every, 1, kAnyNumber>,
@@ -709,6 +738,12 @@ constexpr std::array kWords = {
          write_optional<&Rule::temperature>},
     Word{"loss", kOnPower, read_loss, write_loss},
     Word{"how", FaultSet{Fault::kDrop}, read_how, write_how},
+    Word{"result", FaultSet{Fault::kTmfReject}, read_number<&Rule::result, 0, 255>,
+         write_number<&Rule::result, 255>},
+    Word{"status", FaultSet{Fault::kLoginReject}, read_status, write_status},
+    Word{"address", FaultSet{Fault::kRedirect}, read_address, write_name<&Rule::address>},
+    Word{"permanent", FaultSet{Fault::kRedirect}, read_flag<&Rule::permanent>,
+         write_flag<&Rule::permanent, false>},
     Word{"key", FaultSet{Fault::kCheck}, read_key, write_key},
     Word{"code", kWithCode, read_code, write_code},
     Word{"set", kEveryFault, read_set, write_set},

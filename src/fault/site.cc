@@ -102,6 +102,8 @@ void Site::link(std::shared_ptr<const PathRules> rules) {
     add_patterns(place);
   }
   quiet_ = sources_.empty();
+  looked_at_.reset();
+  for (const Source& source : sources_) looked_at_ |= source.list->keys();
   std::erase_if(states_, [](const auto& each) {
     return each.second.shared->gone.load(std::memory_order_relaxed);
   });
@@ -131,15 +133,13 @@ Site::State& Site::state_of(const std::shared_ptr<PathRule>& rule) {
 }
 
 const Rule* Site::judge(const Occasion& occasion, Stage stage, const FaultSet& faults) {
-  if (quiet_) return nullptr;
-  if (stage == Stage::kArrival) ++operations_;
   Merged rules;
   const std::size_t named =
-      key_of_opcode(occasion.pdu ? *occasion.pdu : occasion.opcode.value_or(0));
+      key_of_code(stage, occasion.pdu ? *occasion.pdu : occasion.opcode.value_or(0));
   for (const Source& source : sources_) {
-    rules.add(*source.list, source.concern, source.list->looking_at(stage, named));
+    rules.add(*source.list, source.concern, source.list->at(named));
     rules.add(*source.list, source.concern,
-              source.list->looking_at(stage, key_of_operation(occasion.operation)));
+              source.list->at(key_of_operation(stage, occasion.operation)));
   }
   const TimePoint now = post_->here().now();
   const Rule* first = nullptr;

@@ -6,6 +6,7 @@
 // which executors the others are on. count= alone is for all of them together.
 #pragma once
 
+#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -63,6 +64,13 @@ class Site {
 
   // No rule concerns it. Stays where it is while the site lives.
   const bool& quiet() const noexcept { return quiet_; }
+  // A command or a PDU is at this stage: whether rules look at such, so that judge() is to be
+  // asked. `code`: its opcode.
+  bool looks_at(Stage stage, std::uint8_t code, std::uint8_t operation = 0) noexcept {
+    if (stage != Stage::kAttention && stage != Stage::kStart) ++operations_;
+    return looked_at_.test(key_of_code(stage, code)) ||
+           looked_at_.test(key_of_operation(stage, operation));
+  }
   // The first rule whose fault is one of these and strikes. Every other that fits counts and draws
   // all the same, lest one more rule shift the others. Null: none strikes. Valid until the rules
   // change.
@@ -101,6 +109,7 @@ class Site {
   std::uint64_t operations_ = 0;  // Arrivals while rules concerned it.
   std::shared_ptr<const PathRules> rules_;
   std::vector<Source> sources_;
+  std::bitset<kKeys> looked_at_;
   std::unordered_map<std::uint64_t, State> states_;  // By the rules' numbers.
   State* struck_ = nullptr;                          // The one that judge() returned.
 };

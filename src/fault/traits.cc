@@ -14,8 +14,9 @@ constexpr std::uint16_t kNvrams = bit(Place::Kind::kNvram);
 constexpr std::uint16_t kMembers = bit(Place::Kind::kMember);
 constexpr std::uint16_t kMetas = bit(Place::Kind::kMeta);
 constexpr std::uint16_t kLuns = bit(Place::Kind::kLun);
-constexpr std::uint16_t kConnections =
-    bit(Place::Kind::kSession) | bit(Place::Kind::kConnection) | bit(Place::Kind::kLink);
+constexpr std::uint16_t kSessions = bit(Place::Kind::kSession);
+constexpr std::uint16_t kLinks = bit(Place::Kind::kLink);
+constexpr std::uint16_t kConnections = kSessions | bit(Place::Kind::kConnection) | kLinks;
 constexpr std::uint16_t kAnywhere = kDrives | kNvrams | kMembers | kLuns | kConnections;
 constexpr std::uint8_t kReads = bit(Operation::kRead);
 constexpr std::uint8_t kWrites = bit(Operation::kWrite);
@@ -77,6 +78,15 @@ constexpr std::array<Traits, kFaultCount> kTraits = {{
     {Fault::kDigestHeader, "digest.header", Manner::kStrike, kConnections, 0},
     {Fault::kDigestData, "digest.data", Manner::kStrike, kConnections, 0},
     {Fault::kDrop, "drop", Manner::kStrike, kConnections, 0},
+    {Fault::kResponseDelay, "response.delay", Manner::kStrike, kSessions, 0},
+    {Fault::kResponseDrop, "response.drop", Manner::kStrike, kSessions, 0},
+    {Fault::kTmfReject, "tmf.reject", Manner::kStrike, kSessions, 0},
+    {Fault::kTmfSlow, "tmf.slow", Manner::kStrike, kSessions, 0},
+    {Fault::kTmfLie, "tmf.lie", Manner::kStrike, kSessions, 0},
+    {Fault::kNopIgnore, "nop.ignore", Manner::kStrike, kSessions, 0},
+    {Fault::kLoginReject, "login.reject", Manner::kStrike, kLinks, 0},
+    {Fault::kLoginSlow, "login.slow", Manner::kStrike, kLinks, 0},
+    {Fault::kRedirect, "redirect", Manner::kStrike, kLinks, 0},
 }};
 
 constexpr bool in_order() {

@@ -101,6 +101,9 @@ void UnitFaults::rename(const std::string& volume) { site_->rename(volume); }
 
 const fault::Rule* UnitFaults::judge(const scsi::Command& command, fault::Stage stage,
                                      std::uint32_t depth, Extent* extent) {
+  const std::uint8_t operation = command.row == nullptr ? 0 : operation_of(*command.row, command);
+  const auto opcode = std::to_integer<std::uint8_t>(command.cdb[0]);
+  if (!site_->looks_at(stage, opcode, operation)) return nullptr;
   fault::Occasion occasion = occasion_of(command);
   occasion.depth = depth;
   if (extent != nullptr) *extent = occasion.extent;

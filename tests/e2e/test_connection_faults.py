@@ -3,6 +3,7 @@ right data or an honest error, and the daemon unharmed.
 """
 import time
 
+import harness
 import host
 from raid_lab import events, faults
 
@@ -104,3 +105,76 @@ def test_silence_and_then_an_answer(t):
     t.check(time.monotonic() - begin > 11, 'it was silent')
     t.check(any('fault silent fired: pdu.delay, data-in to ' in event['text']
                 for event in events(daemon)), 'an event says so')
+
+
+# A command whose status never comes is out of the way when it has been aborted, and its data stay
+# as its end left them.
+def test_answers_that_are_withheld(t):
+    daemon = start(t)
+    one = host.Host(t, daemon, 'v')
+    one.command(host.TEST_UNIT_READY)
+    one.good(host.write_10(0, 8), data=b'\x01' * 4096)
+
+    def rule(text):
+        daemon.sandbay('fault', 'clear')
+        daemon.sandbay('fault', 'add', 'id=now', f'at=session:{host.ME}', *text.split())
+
+    rule('opcode=0x2a count=1 do=response.drop')
+    tag = one.start(host.write_10(0, 8), data=b'\x02' * 4096)
+    t.until(lambda: rule_of(daemon, 'now')['struck'] == 1, 'the status is withheld')
+    one.ping()  # Nothing else waits.
+    t.check(not one.waiting.get(tag), 'no status came')
+    t.check(one.manage(host.ABORT_TASK, task=tag, ref_cmd_sn=one.cmd_sn - 1) == host.COMPLETE,
+            'it is out of the way')
+    one.good(host.write_10(0, 8), data=b'\x03' * 4096)
+    time.sleep(0.2)
+    t.check(one.good(host.read_10(0, 8), 4096) == b'\x03' * 4096, 'nothing came later')
+
+    rule('opcode=0x28 count=1 do=response.delay latency=500ms')
+    begin = time.monotonic()
+    one.good(host.read_10(0, 8), 4096)
+    t.check(time.monotonic() - begin >= 0.5, 'late')
+    rule('do=tmf.reject count=1')
+    t.check(one.manage(host.LOGICAL_UNIT_RESET) == 255, 'function rejected')
+    rule('do=tmf.slow latency=500ms count=1')
+    begin = time.monotonic()
+    t.check(one.manage(host.LOGICAL_UNIT_RESET) == host.COMPLETE, 'done')
+    t.check(time.monotonic() - begin >= 0.5, 'late')
+    one.command(host.TEST_UNIT_READY)  # Reports the reset.
+    rule('do=tmf.lie count=1')
+    t.check(one.manage(host.LOGICAL_UNIT_RESET) == host.COMPLETE, 'or so it says')
+    rule('do=nop.ignore count=1')
+    one.peer.send(host.wire.nop_out(one.tag, one.cmd_sn, data=b'?'))
+    one.tag += 1
+    t.until(lambda: rule_of(daemon, 'now')['struck'] == 1, 'the ping is ignored')
+    one.ping()
+
+
+def test_logins_that_are_refused_sent_on_and_slow(t):
+    daemon = t.daemon([{'name': 'v', 'size': '16MiB'}], portals=('127.0.0.1', '127.0.0.1'),
+                      extra=faults())
+    first, second = daemon.portals
+
+    def rule(text):
+        daemon.sandbay('fault', 'clear')
+        daemon.sandbay('fault', 'add', 'id=now', f'at=link:{first}', *text.split())
+
+    for status in ('0x0201', '0x0203', '0x0206', '0x0301'):
+        rule(f'status={status} do=login.reject')
+        one = host.wire.Peer(daemon.address())
+        seen = one.login(harness.NAME_PREFIX + 'v', host.ME)
+        t.check(seen == int(status, 16), f'status {status}: {seen:#06x}')
+        one.close()
+    output = t.run('iscsi-inq', daemon.url('v'), ok=None).stdout
+    t.check('Service unavailable' in output or 'unavailable' in output.lower(), output)
+    rule(f'do=redirect address={second} initiator=*')
+    done = t.run('qemu-io', '-f', 'raw', '-c', 'write -P 9 0 64k', '-c', 'read -P 9 0 64k',
+                 daemon.url('v')).stdout
+    t.check('read 65536/65536' in done and 'verification failed' not in done, done)
+    t.check(rule_of(daemon, 'now')['struck'] >= 1, 'it was sent on')
+    rule('do=login.slow latency=700ms')
+    begin = time.monotonic()
+    t.run('iscsi-inq', daemon.url('v'))
+    t.check(time.monotonic() - begin >= 0.7, 'slow')
+    fired = daemon.sandbay_json('fault', 'journal')['firings'][-1]
+    t.check(fired['target'] == f'link {first}', f'{fired}')

@@ -82,7 +82,18 @@ std::string words_for(const Traits& row) {
       return " loss=" + pick({"any", "order", "all", "none"});
     case Fault::kCheck:
       return " key=" + pick({"0", "3", "0xf"}) + " code=" + pick({"00/00", "11/00", "ff/0A"});
+    case Fault::kResponseDrop:
+      return pick({"", " opcode=0x2a lun=3", " lun=0"});
+    case Fault::kTmfReject:
+      return pick({"", " result=5", " lun=7"});
+    case Fault::kLoginReject:
+      return pick({"", " status=0x0201", " status=0x03ff"});
+    case Fault::kRedirect:
+      return " address=" + pick({"192.0.2.7:3260", "[2001:db8::1]:3260 permanent=yes"});
     case Fault::kPduDelay:
+    case Fault::kResponseDelay:
+    case Fault::kTmfSlow:
+    case Fault::kLoginSlow:
       return " latency=" + pick({"5ms", "1us..7ms", "exp:3ms"});
     case Fault::kDrop:
       return pick({"", " how=close", " how=reset"});
@@ -95,37 +106,44 @@ std::string words_for(const Traits& row) {
   }
 }
 
+std::string some_place(const Traits& row, bool coded) {
+  const auto goes_with = [&row](Place::Kind kind) { return (row.places & bit(kind)) != 0; };
+  if (goes_with(Place::Kind::kDrive)) {
+    return " at=" + pick({"disk:3", "drive:d7", "drive", "enclosure", "enclosure:e"});
+  }
+  if (goes_with(Place::Kind::kLun)) {
+    return " at=" + pick({"lun", "lun:db1", "lun:*-?.a"}) +
+           (coded ? " opcode=" + pick({"0x28", "0x8a,0x2a,42", "0"}) : "") +
+           pick({"", " initiator=*", " initiator=iqn.1993-08.org.debian:01:?*"});
+  }
+  if (goes_with(Place::Kind::kConnection)) {
+    return " at=" + pick({"conn", "conn:7.*", "session:iqn.?:a*", "link:[::1]:3260", "link"}) +
+           pick(
+               {"", " pdu=r2t,data-in", " dir=in", " pdu=data-out,nop-in dir=out", " opcode=1,2"}) +
+           pick({"", " lun=0", " lun=300"}) + pick({"", " initiator=*:a"});
+  }
+  if (goes_with(Place::Kind::kSession)) return " at=" + pick({"session", "session:iqn.?:a*"});
+  if (goes_with(Place::Kind::kLink)) {
+    return " at=" + pick({"link", "link:127.0.0.1:32*"}) + pick({"", " initiator=*:a"});
+  }
+  if (goes_with(Place::Kind::kMember)) return " at=member:" + pick({"m1", "0"});
+  if (goes_with(Place::Kind::kMeta)) return " at=meta";
+  if (goes_with(Place::Kind::kNvram)) return " at=" + pick({"nvram", "nvram:A"});
+  return " at=" + pick({"enclosure", "enclosure:shelf-1"});
+}
+
 std::string some_rule() {
   const auto rows = all_traits();
   const Traits row = *rc::gen::elementOf(std::vector<Traits>(rows.begin(), rows.end()));
-  const auto goes_with = [&row](Place::Kind kind) { return (row.places & bit(kind)) != 0; };
-  const bool drives = goes_with(Place::Kind::kDrive);
-  const bool members = !drives && goes_with(Place::Kind::kMember);
-  const bool meta = goes_with(Place::Kind::kMeta);
-  const bool luns = !drives && goes_with(Place::Kind::kLun);
-  const bool operations = !meta && row.operations != 0;
-  const bool pdus = !drives && goes_with(Place::Kind::kLink);
-  const bool coded = luns && flip_a_coin();
+  const std::uint16_t path = bit(Place::Kind::kLun) | bit(Place::Kind::kSession) |
+                             bit(Place::Kind::kConnection) | bit(Place::Kind::kLink);
+  const bool at_path = (row.places & path) != 0 && (row.places & ~path) == 0;
+  const bool at_meta = row.places == bit(Place::Kind::kMeta);
+  const bool operations = !at_meta && row.operations != 0;
+  const bool coded = at_path && flip_a_coin();
   std::string text = flip_a_coin() ? "rule" : "";
   text += fmt::format(" do={}", row.name) + words_for(row);
-  if (luns) {
-    text += " at=" + pick({"lun", "lun:db1", "lun:*-?.a"});
-    if (coded) text += " opcode=" + pick({"0x28", "0x8a,0x2a,42", "0"});
-    if (flip_a_coin()) text += " initiator=" + pick({"*", "iqn.1993-08.org.debian:01:?*"});
-  } else if (pdus) {
-    text += " at=" + pick({"conn", "conn:7.*", "session:iqn.?:a*", "link:[::1]:3260", "link"});
-    text +=
-        pick({"", " pdu=r2t,data-in", " dir=in", " pdu=data-out,nop-in dir=out", " opcode=1,2"});
-    text += pick({"", " lun=0", " lun=300"}) + pick({"", " initiator=*:a"});
-  } else if (members || meta) {
-    text += members ? " at=member:" + pick({"m1", "0"}) : " at=meta";
-  } else if (goes_with(Place::Kind::kNvram) && !drives) {
-    text += " at=" + pick({"nvram", "nvram:A"});
-  } else if (!drives) {
-    text += " at=" + pick({"enclosure", "enclosure:shelf-1"});
-  } else {
-    text += " at=" + pick({"disk:3", "drive:d7", "drive", "enclosure", "enclosure:e"});
-  }
+  text += some_place(row, coded);
   if (flip_a_coin()) text += " id=" + pick({"r7", "a.b_c-d", "X"});
   if (flip_a_coin()) text += " enabled=" + pick({"yes", "no"});
   if (operations && !coded && flip_a_coin()) text += " op=any";
@@ -135,7 +153,7 @@ std::string some_rule() {
   }
   if (operations && flip_a_coin()) text += " length=" + some_bounds();
   if (operations && flip_a_coin()) text += " fua=" + pick({"yes", "no"});
-  if (operations && !luns && flip_a_coin()) {
+  if (operations && !at_path && flip_a_coin()) {
     text += " origin=" + pick({"host", "rebuild,verify,clearing", "any"});
   }
   if (operations && flip_a_coin()) text += " depth=" + some_bounds();
@@ -153,7 +171,7 @@ std::string some_rule() {
     text += " event=" + pick({"rebuild.start", "rule:r9", "then"});
   }
   if (flip_a_coin()) text += " state=" + pick({"a", "!a", "a:7", "!a:-3,b", "a,b,c:1"});
-  if (!luns && !pdus && flip_a_coin()) text += " within=tolerance";
+  if (!at_path && flip_a_coin()) text += " within=tolerance";
   if (flip_a_coin()) text += " set=" + pick({"a", "a:0", "a:1,b:-9"});
   if (flip_a_coin()) text += " then=rule:r8";
   if (flip_a_coin() || row.fault == Fault::kStall || row.fault == Fault::kFailTransient ||
@@ -276,6 +294,15 @@ TEST_CASE("A mistake in a rule between hosts and volumes is named", "[fault][rul
   CHECK(refused("at=link do=drop pdu=r2d").starts_with("pdu=r2d: nop-out, scsi-command"));
   CHECK(refused("at=link do=drop pdu=r2t dir=in") == "dir=: none of the PDUs takes that direction");
   CHECK(refused("at=link do=drop pdu=r2t opcode=1").starts_with("opcode=: is of scsi-command"));
+  CHECK(refused("at=link do=redirect") == "do=redirect: say where to with address=");
+  CHECK(refused("at=link do=redirect address=*").starts_with("address=*: an address such as"));
+  CHECK(
+      refused("at=link do=login.reject status=0x101").starts_with("status=0x101: a status class"));
+  CHECK(refused("at=link do=login.slow").starts_with("do=login.slow: say how late with"));
+  CHECK(refused("at=link do=tmf.lie") == "do=tmf.lie: at=session:INITIATOR is possible");
+  CHECK(refused("at=session do=tmf.reject result=256") == "result=256: 0 to 255 is possible");
+  CHECK(refused("at=session do=nop.ignore lun=1").starts_with("lun=: do=nop.ignore does not know"));
+  CHECK(refused("at=session do=response.drop pdu=r2t").starts_with("pdu=: do=response.drop does"));
   CHECK(refused("at=link do=pdu.delay") == "do=pdu.delay: say how late with latency=");
   CHECK(refused("at=link do=drop how=slowly") == "how=slowly: reset and close are possible");
   CHECK(refused("at=link do=drop lun=99999") == "lun=99999: 0 to 16383 is possible");

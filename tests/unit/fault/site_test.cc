@@ -48,8 +48,13 @@ std::string add(FaultEngine& engine, const std::string& text) {
 }
 
 const Rule* judge(Site& site, const Occasion& occasion) {
-  const Rule* const turned_away = site.judge(occasion, Stage::kArrival, kEveryFault);
-  return turned_away != nullptr ? turned_away : site.judge(occasion, Stage::kStart, kEveryFault);
+  const std::uint8_t code = occasion.pdu ? *occasion.pdu : occasion.opcode.value_or(0);
+  for (const Stage stage : {Stage::kArrival, Stage::kAttention, Stage::kStart}) {
+    if (!site.looks_at(stage, code, occasion.operation)) continue;
+    const Rule* const rule = site.judge(occasion, stage, kEveryFault);
+    if (rule != nullptr) return rule;
+  }
+  return nullptr;
 }
 
 // The id of the rule that strikes, or nothing.
@@ -310,7 +315,7 @@ Task<void> connections(Executor& home) {
     co_await engine.settle();
     std::vector<std::uint8_t> seen;
     for (const std::uint8_t opcode : {0x00, 0x01, 0x05, 0x20, 0x25, 0x31, 0x3f}) {
-      if (site->judge(pdu(opcode), Stage::kArrival, kEveryFault) != nullptr) seen.push_back(opcode);
+      if (judge(*site, pdu(opcode)) != nullptr) seen.push_back(opcode);
     }
     INFO(text);
     CHECK(seen == expected);

@@ -39,7 +39,7 @@ struct BenchOptions {
   std::size_t memory_limit_bytes = std::size_t{64} << 20;
   sim::LinkOptions link;
   TransferPace pace;
-  PduInterferences* interferences = nullptr;
+  Interferences* interferences = nullptr;
 };
 
 class Bench {
@@ -81,6 +81,10 @@ class Bench {
     co_await set_up();
     co_await script(*this);
     co_await tear_down();
+  }
+  static Task<void> release(testing::HungDevice& device) {  // On its executor.
+    device.release();
+    co_return;
   }
   Task<void> end_server() {
     co_await server_->shutdown();
@@ -144,10 +148,6 @@ class Bench {
     }
     co_await router_->close();
     router_.reset();
-  }
-  static Task<void> release(testing::HungDevice& device) {
-    device.release();
-    co_return;
   }
   static Task<void> close(testing::ReceivingDevice& device) {
     device.close();
@@ -295,6 +295,15 @@ inline Task<std::uint32_t> send_management(RawInitiator& peer, TaskManagementReq
   write_task_management_request(request, bhs);
   co_await peer.send(bhs);
   co_return request.initiator_task_tag;
+}
+
+inline constexpr int kComplete = static_cast<int>(TaskManagementResult::kFunctionComplete);
+
+// Sends and waits for the answer.
+inline Task<RawPdu> managed(RawInitiator& peer, TaskManagementRequest request) {
+  const std::uint32_t tag = co_await send_management(peer, request);
+  RawPdu pdu = co_await peer.next_of(tag);
+  co_return pdu;
 }
 
 inline Task<std::uint32_t> send_ping(RawInitiator& peer, Bytes data = {}, bool immediate = true) {

@@ -11,19 +11,6 @@
 namespace sandbay::iscsi::test {
 namespace {
 
-constexpr int kComplete = static_cast<int>(TaskManagementResult::kFunctionComplete);
-
-Task<RawPdu> managed(RawInitiator& peer, TaskManagementRequest request) {
-  const std::uint32_t tag = co_await send_management(peer, request);
-  RawPdu pdu = co_await peer.next_of(tag);
-  co_return pdu;
-}
-
-Task<void> let_go(testing::HungDevice& device) {
-  device.release();
-  co_return;
-}
-
 // ESXi -------------------------------------------------------------------------------------------
 
 // Stuck in the device, waiting for data, finished, behind a gap, and never sent.
@@ -128,7 +115,7 @@ Task<void> escalation(Bench& bench) {
   CHECK(peer.ended());
   const RawPdu served = co_await answer_to(fresh, reading(0, 1, kSecondUnit));
   CHECK(served.status() == 0);
-  co_await invoke_on(bench.device(0).home(), let_go(bench.device(0)));
+  co_await invoke_on(bench.device(0).home(), Bench::release(bench.device(0)));
   co_await bench.sleep(std::chrono::seconds(1));
   const RawPdu written = co_await answer_to(fresh, writing(0, 1, pattern_of(kBlock, 5)));
   CHECK(written.status() == 0);
@@ -301,7 +288,7 @@ Task<void> reconnects_for_ever(Bench& bench) {
   }
   const std::vector<SessionInfo> sessions = co_await bench.server().sessions();
   CHECK(sessions.size() == 1);
-  co_await invoke_on(bench.device(0).home(), let_go(bench.device(0)));
+  co_await invoke_on(bench.device(0).home(), Bench::release(bench.device(0)));
   RawInitiator& last = *co_await bench.session();
   co_await bench.sleep(std::chrono::seconds(1));
   const RawPdu written = co_await answer_to(last, writing(0, 30, pattern_of(30 * kBlock, 7)));

@@ -22,11 +22,19 @@ struct Plan {
   unsigned times = 1;
 };
 
-class Scripted final : public PduInterferences {
+class Scripted final : public Interferences {
  public:
   std::unique_ptr<PduInterference> of_connection(const ConnectionFacts& facts) override {
     seen.push_back(facts);
     return std::make_unique<One>(*this);
+  }
+
+  std::unique_ptr<SessionInterference> of_session(const std::string&) override {
+    return std::make_unique<Answers>(*this);
+  }
+  Login judge_login(const LoginFacts& facts) override {
+    portal = facts.portal;
+    return std::exchange(login, Login{});
   }
 
   void add(Opcode opcode, Fate fate, unsigned times = 1) {
@@ -39,6 +47,12 @@ class Scripted final : public PduInterferences {
   std::deque<Plan> plans;
   std::vector<ConnectionFacts> seen;
   PduInterference::Digests digests;  // As the last PDU had them.
+  // Of the next one.
+  SessionInterference::Response response;
+  SessionInterference::Management management;
+  bool ignore_ping = false;
+  Login login;
+  std::string portal;
 
  private:
   class One final : public PduInterference {
@@ -53,6 +67,20 @@ class Scripted final : public PduInterferences {
       }
       return {};
     }
+
+   private:
+    Scripted& script_;
+  };
+  class Answers final : public SessionInterference {
+   public:
+    explicit Answers(Scripted& script) : SessionInterference(script.quiet_), script_(script) {}
+    Response judge_response(const scsi::Command&) override {
+      return std::exchange(script_.response, Response{});
+    }
+    Management judge_management(const TaskManagementRequest&) override {
+      return std::exchange(script_.management, Management{});
+    }
+    bool ignores_ping() override { return std::exchange(script_.ignore_ping, false); }
 
    private:
     Scripted& script_;
@@ -209,6 +237,96 @@ Task<void> ends(Bench& bench) {
   }
 }
 
+// A response that is late, and one that never comes: the command is out of the way when it has been
+// aborted, and is not answered then.
+Task<void> withheld_responses(Bench& bench) {
+  RawInitiator& peer = *co_await bench.session();
+  script->response = {.delay = seconds(30)};
+  TimePoint begin = bench.now();
+  RawPdu pdu = co_await answer_to(peer, writing(5, 1, pattern_of(kBlock)));
+  CHECK(pdu.silent);
+  pdu = co_await peer.next(seconds(20));
+  CHECK(pdu.status() == 0);
+  CHECK(bench.now() - begin >= seconds(30));
+  for (const bool lose : {false, true}) {
+    script->response = {.lose = lose, .delay = std::chrono::hours(5)};
+    const RawCommand command = lose ? writing(6, 1, pattern_of(kBlock, 3)) : reading(5, 1);
+    const std::uint32_t cmd_sn = peer.cmd_sn;
+    const std::uint32_t tag = co_await send_command(peer, command);
+    pdu = co_await peer.next_of(tag, seconds(30));
+    CHECK((pdu.silent || pdu.status() < 0));
+    pdu = co_await managed(peer, {.referenced_task_tag = tag, .ref_cmd_sn = cmd_sn});
+    CHECK(pdu.managed() == kComplete);
+    pdu = co_await peer.next_of(tag, seconds(30));
+    CHECK(pdu.silent);
+  }
+  pdu = co_await answer_to(peer, reading(6, 1));
+  CHECK(pdu.data == pattern_of(kBlock, 3));
+  // It ends with its connection, and with the server.
+  for (const std::uint8_t isid : {3, 4}) {
+    RawInitiator& other = *co_await bench.session({.isid = isid});
+    script->response = {.delay = std::chrono::hours(5)};
+    co_await send_command(other, {});
+    co_await bench.sleep(seconds(1));
+    if (isid == 3) other.reset();
+  }
+}
+
+Task<void> management(Bench& bench) {
+  RawInitiator& peer = *co_await bench.session();
+  bench.device(0).hang();
+  const std::uint32_t cmd_sn = peer.cmd_sn;
+  const std::uint32_t tag = co_await send_command(peer, writing(5, 1, pattern_of(kBlock)));
+  const TaskManagementRequest abort{.referenced_task_tag = tag, .ref_cmd_sn = cmd_sn};
+  script->management = {.refuse = TaskManagementResult::kFunctionRejected};
+  RawPdu pdu = co_await managed(peer, abort);
+  CHECK(pdu.managed() == static_cast<int>(TaskManagementResult::kFunctionRejected));
+  script->management = {.delay = seconds(10)};
+  TimePoint begin = bench.now();
+  pdu = co_await managed(peer, abort);
+  CHECK(pdu.managed() == kComplete);
+  CHECK(bench.now() - begin >= seconds(10));
+  // A reset that is said to be done, and takes a second.
+  script->management = {.lie = true};
+  begin = bench.now();
+  pdu = co_await managed(peer, {.function = TaskManagementFunction::kLogicalUnitReset});
+  CHECK(pdu.managed() == kComplete);
+  CHECK(bench.now() - begin < milliseconds(500));
+  co_await invoke_on(bench.device(0).home(), Bench::release(bench.device(0)));
+  script->ignore_ping = true;
+  co_await ping(peer, 9000);
+  pdu = co_await peer.next_of(9000, seconds(5));
+  CHECK(pdu.silent);
+  co_await ping(peer, 9001);
+  pdu = co_await peer.next_of(9001, seconds(5));
+  CHECK(pdu.is(Opcode::kNopIn));
+}
+
+Task<void> logins(Bench& bench) {
+  for (const auto& [status, address] :
+       {std::pair{LoginStatus::kServiceUnavailable, std::string()},
+        std::pair{LoginStatus::kMovedTemporarily, std::string("192.0.2.7:3260")}}) {
+    RawInitiator& peer = *co_await bench.connect();
+    script->login = {.status = status, .address = address, .delay = {}};
+    const RawPdu pdu = co_await peer.log_in();
+    CHECK(pdu.login().status == status);
+    CHECK(script->portal == bench.endpoint().to_string());
+    if (!address.empty()) CHECK(pdu.has("TargetAddress=" + address));
+  }
+  RawInitiator& slow = *co_await bench.connect();
+  script->login.delay = seconds(5);
+  const TimePoint begin = bench.now();
+  RawPdu pdu = co_await slow.log_in();
+  CHECK(pdu.login().status == LoginStatus::kSuccess);
+  CHECK(bench.now() - begin >= seconds(5));
+  // Longer than a login may take.
+  RawInitiator& stalled = *co_await bench.connect();
+  script->login.delay = minutes(5);
+  pdu = co_await stalled.log_in({.isid = 2});
+  CHECK(pdu.closed);
+  CHECK(bench.now() - begin < minutes(1));
+}
+
 void with_script(Task<void> (*test)(Bench&)) {
   Scripted scripted;
   script = &scripted;
@@ -232,6 +350,9 @@ TEST_CASE("lost data are waited for", "[iscsi]") { with_script(lost_data_out); }
 TEST_CASE("a lost response has a StatSN", "[iscsi]") { with_script(lost_response); }
 TEST_CASE("PDUs are late, and connections stay", "[iscsi]") { with_script(delays); }
 TEST_CASE("digests are wrong on purpose", "[iscsi]") { with_script(digests); }
+TEST_CASE("responses are late, or never come", "[iscsi]") { with_script(withheld_responses); }
+TEST_CASE("task management is refused, late and untrue", "[iscsi]") { with_script(management); }
+TEST_CASE("logins are refused, sent on and slow", "[iscsi]") { with_script(logins); }
 TEST_CASE("connections end at a PDU", "[iscsi]") { with_script(ends); }
 
 }  // namespace sandbay::iscsi::test

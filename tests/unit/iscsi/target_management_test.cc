@@ -7,14 +7,7 @@
 namespace sandbay::iscsi::test::target_management_test {
 namespace {
 
-constexpr int kComplete = static_cast<int>(TaskManagementResult::kFunctionComplete);
 constexpr int kNoTask = static_cast<int>(TaskManagementResult::kTaskDoesNotExist);
-
-Task<RawPdu> managed(RawInitiator& peer, TaskManagementRequest request) {
-  const std::uint32_t tag = co_await send_management(peer, request);
-  RawPdu pdu = co_await peer.next_of(tag);
-  co_return pdu;
-}
 
 Task<void> abort_existing(Bench& bench) {
   RawInitiator& peer = *co_await bench.session();
