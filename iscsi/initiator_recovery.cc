@@ -72,12 +72,12 @@ bool only_reads(const InitiatorCommand& command) noexcept {
   return !command.data_in.empty() || command.cdb[0] == std::byte{0x00};  // TEST UNIT READY
 }
 
-namespace {
-
-bool wants_repetition(const InitiatorCommand& command) {
+bool wants_repetition(const InitiatorCommand& command) noexcept {
   return command.retry && may_be_repeated(std::to_integer<std::uint8_t>(command.cdb[0]),
                                           std::to_integer<std::uint8_t>(command.cdb[1]) & 0x1F);
 }
+
+namespace {
 
 InitiatorTransferLimits limits_of(const NegotiatedParameters& parameters) {
   return {

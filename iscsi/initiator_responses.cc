@@ -9,6 +9,7 @@
 
 #include "iscsi/initiator_connection.h"
 #include "iscsi/initiator_crossing.h"
+#include "iscsi/initiator_session.h"
 
 namespace sandbay::iscsi {
 
@@ -231,8 +232,10 @@ void InitiatorConnection::handle_reject() {
   InitiatorTask* task = find(initiator_task_tag(refused));
   // Its data were damaged on their way: at ErrorRecoveryLevel 0 it is sent again on a connection
   // anew, where it may be (section 7.8).
-  if (task != nullptr && task->kind == InitiatorTask::Kind::kScsi &&
-      opcode_of(refused) == Opcode::kScsiCommand && reason == RejectReason::kDataDigestError) {
+  const bool damaged = task != nullptr && task->kind == InitiatorTask::Kind::kScsi &&
+                       opcode_of(refused) == Opcode::kScsiCommand &&
+                       reason == RejectReason::kDataDigestError;
+  if (damaged && wants_repetition(static_cast<const InitiatorCommand&>(*task))) {
     return fail("data of a command were damaged on their way");
   }
   if (task != nullptr && opcode_of(refused) != Opcode::kDataOut) {

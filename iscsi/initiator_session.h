@@ -225,5 +225,7 @@ bool may_be_repeated(std::uint8_t operation_code, std::uint8_t service_action);
 
 // Whether it can be forgotten while it may still be executed: it leaves nothing behind.
 bool only_reads(const InitiatorCommand& command) noexcept;
+// Whether it is sent again after its connection was lost.
+bool wants_repetition(const InitiatorCommand& command) noexcept;
 
 }  // namespace sandbay::iscsi

@@ -100,9 +100,10 @@ Task<void> Connection::serve(Session& session, ConnectionLink& link) {
       if (is_interfered_with()) [[unlikely]] {
         const bool came = co_await interfere_with_received();
         if (closing_) break;
-        if (!came) continue;
+        if (came && !hand_over(session, link)) break;
+      } else if (!hand_over(session, link)) {
+        break;
       }
-      if (!hand_over(session, link)) break;
       if (is_flooded() || crossed_ >= kMostCrossing) co_await let_answers_go(session);
       if (++in_turn < kPdusPerTurn) continue;
       // The answers so far leave while the rest is served: both sides work at the same time.
@@ -171,7 +172,10 @@ Task<bool> Connection::interfere_with_received() {
 void Connection::forget_received() {
   const std::size_t byte_count = incoming_.data.byte_count();
   incoming_.data.clear();
-  if (incoming_.opcode() == Opcode::kDataOut) promise_again(byte_count);
+  if (incoming_.opcode() == Opcode::kDataOut && !closing_ &&
+      home_->buffers().try_reserve_share(byte_count)) {
+    promised_ += byte_count;  // As before it came, whoever waits for memory.
+  }
   give_write_share(std::exchange(incoming_share_, 0));
 }
 
@@ -181,11 +185,13 @@ void Connection::break_by_rule(PduInterference::Fate fate) {
   shutdown();
 }
 
-Task<void> Connection::wait_by_rule(Duration duration) {
-  const TimePoint time = home_->now() + duration;
-  ++waits_by_rule_;
-  while (!closing_ && home_->now() < time) (void)co_await room_.wait_until(time);
-  --waits_by_rule_;
+// Whatever the rule says, it holds up no end.
+Task<void> Connection::wait_by_rule(TimePoint until, unsigned& waiting) {
+  ++waiting;
+  while (!closing_ && !last_queued_ && home_->now() < until) {
+    (void)co_await room_.wait_until(until);
+  }
+  --waiting;
 }
 
 // False ends the connection.
@@ -366,8 +372,9 @@ void Connection::arm_housekeeping() {
 void Connection::keep_house() {
   const TimePoint now = home_->now();
   // What we do not read, because so much waits to be sent or a rule says so, is not missing.
-  if (is_flooded() || waits_by_rule_ > 0) last_received_ = data_awaited_since_ = now;
-  const bool unanswered = pinged_ != kNever && now - pinged_ >= limits_.nop_in_timeout &&
+  if (is_flooded() || reads_wait_ > 0) last_received_ = data_awaited_since_ = now;
+  const bool unanswered = pinged_ != kNever && writes_wait_ == 0 &&
+                          now - pinged_ >= limits_.nop_in_timeout &&
                           now - last_received_ >= limits_.nop_in_timeout;
   // What a burst took is not kept for the next one, which may never come.
   if (idle_writer_ && queue_.empty() && now - last_received_ >= kStallTimeWhileShort) {
@@ -435,6 +442,7 @@ void Connection::shutdown() noexcept {
 
 void Connection::shutdown_behind_queue() noexcept {
   last_queued_ = true;
+  room_.notify_all();
   if (writer_ended_ || idle_writer_) shutdown();
 }
 

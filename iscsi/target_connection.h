@@ -72,7 +72,7 @@ class Connection final : public PayloadSource {
   }
 
   // A rule has what comes next wait so long; ends early with the connection.
-  Task<void> wait_by_rule(Duration time);
+  Task<void> wait_by_rule(Duration time) { return wait_by_rule(home_->now() + time, reads_wait_); }
 
   // Full feature phase ------------------------------------------------------------------------
 
@@ -124,13 +124,13 @@ class Connection final : public PayloadSource {
   BufferList payload_for(const IncomingPdu& pdu, std::size_t byte_count) override;
 
  private:
+  // Without a header it has a time there, until which those behind it wait.
   struct Outgoing {
     std::array<std::byte, kBhsBytes + kDigestBytes> header;  // The digest follows the header.
     std::array<std::byte, 2 * kDigestBytes> trailer;         // Padding and data digest.
     std::uint8_t header_bytes = 0;
     std::uint8_t trailer_bytes = 0;
     BufferList data;
-    TimePoint not_before = TimePoint::min();  // It and those behind it wait until then.
   };
   static constexpr unsigned kPdusPerTurn = 8;
   static constexpr unsigned kMostCrossing = 512;
@@ -161,12 +161,14 @@ class Connection final : public PayloadSource {
   bool is_interfered_with() const noexcept {
     return interference_ != nullptr && !interference_->quiet();
   }
-  void interfere_with_sending(Bhs bhs, BufferList data);
+  [[gnu::cold]] PduInterference::Fate interfere_with_sending(const Bhs& bhs, bool has_data);
   Task<bool> interfere_with_received();
   void forget_received();
   void break_by_rule(PduInterference::Fate fate);
-  bool is_held(const Outgoing& outgoing) const;
-  void queue(const Bhs& bhs, BufferList data, const PduInterference::Verdict& verdict);
+  Task<void> wait_by_rule(TimePoint until, unsigned& waiting);
+  [[gnu::cold]] static void spoil(Outgoing& outgoing, PduInterference::Fate fate);
+  void queue_hold(TimePoint until);
+  static TimePoint hold_of(const Outgoing& outgoing);
   static Task<void> arrive();
   void promise_unsolicited(IncomingPdu& pdu);
   bool admits_writes() const;
@@ -183,7 +185,8 @@ class Connection final : public PayloadSource {
   IncomingPdu incoming_;
   ConnectionTraffic traffic_;
   std::unique_ptr<PduInterference> interference_;  // Null: nobody.
-  unsigned waits_by_rule_ = 0;                     // It makes PDUs wait now.
+  unsigned reads_wait_ = 0;                        // It makes what has come wait now,
+  unsigned writes_wait_ = 0;                       // and what is to be sent.
   unsigned crossed_ = 0;  // PDUs, since the session was last known to have taken all.
   std::uint32_t first_burst_length_ = 0;  // 0: no unsolicited data beyond immediate data.
   bool header_digest_ = false;

@@ -281,6 +281,7 @@ class Session : public std::enable_shared_from_this<Session> {
   Task<std::optional<std::string>> text_reply(ConnectionLink& link, std::string text);
   void process_task_management(ConnectionLink& link, const IncomingPdu& pdu);
   Task<void> manage_tasks(ConnectionLink* link, TaskManagementRequest request);
+  void abandon_lingering_before(const TaskManagementRequest& request);
   void answer_management(ConnectionLink& link, const TaskManagementRequest& request,
                          TaskManagementResult result);
   Task<void> wait_by_rule(ConnectionLink* link, Duration time);
@@ -344,6 +345,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::uint32_t next_transfer_tag_ = 1;
   std::size_t early_bytes_ = 0;  // Held or promised for what waits for its turn.
   std::size_t early_limit_;
+  unsigned slowed_ = 0;         // Functions that a rule answers late.
   unsigned fence_waiters_ = 0;  // Who waits for acknowledgements of statuses.
   TransferBudget read_budget_;
   TransferBudget write_budget_;

@@ -86,7 +86,7 @@ Task<void> Session::manage_tasks(ConnectionLink* link, TaskManagementRequest req
   if (ends_tasks(request.function) && !rule.refuse) co_await wait_for_acknowledgements(link);
   co_await wait_by_rule(link, rule.delay);
   if (!rule.lie) answer_management(*link, request, result);
-  const bool cold = request.function == TaskManagementFunction::kTargetColdReset &&
+  const bool cold = !rule.refuse && request.function == TaskManagementFunction::kTargetColdReset &&
                     result == TaskManagementResult::kFunctionComplete;
   if (cold) {
     co_await invoke_on(*link->home, link->connection->drain());
@@ -106,10 +106,14 @@ void Session::answer_management(ConnectionLink& link, const TaskManagementReques
 }
 
 Task<void> Session::wait_by_rule(ConnectionLink* link, Duration time) {
+  constexpr unsigned kMostSlowed = kMostBackground / 4;  // The others are not held up.
+  if (time <= Duration::zero() || slowed_ >= kMostSlowed) co_return;
+  ++slowed_;
   const TimePoint until = home_.now() + time;
   while (!link->ended && !closing_ && home_.now() < until) {
     (void)co_await changed_.wait_until(until);
   }
+  --slowed_;
 }
 
 Task<TaskManagementResult> Session::carry_out(TaskManagementRequest request) {
@@ -134,6 +138,8 @@ Task<TaskManagementResult> Session::carry_out(TaskManagementRequest request) {
       .before = request.cmd_sn};
   const auto response = co_await options_.device->manage(*nexus_, to_device);
   const TaskManagementResult result = result_of(response);
+  // Some may have ended while they were looked for, and wait to be answered.
+  if (ends_tasks(request.function)) abandon_lingering_before(request);
   // It may have failed meanwhile and wait for its data; or have another LUN, and then it lives on.
   ScsiTask* const left =
       is_of_one_task(request.function) ? find_task(request.referenced_task_tag) : nullptr;
@@ -189,6 +195,14 @@ bool Session::is_successor(const ScsiTask& task, const TaskManagementRequest& re
          later_by > 0 && later_by <= slots_.size();
 }
 
+void Session::abandon_lingering_before(const TaskManagementRequest& request) {
+  const bool every_lun = is_of_target(request.function);
+  abandon_lingering([&request, every_lun](ScsiTask& task) {
+    return serial_less(task.cmd_sn(), request.cmd_sn) &&
+           (every_lun || is_same_unit(task.lun, request.lun));
+  });
+}
+
 // What the device server has not seen. A value: that was all.
 std::optional<TaskManagementResult> Session::dispose_of_undelivered(
     const TaskManagementRequest& request) {
@@ -222,10 +236,7 @@ std::optional<TaskManagementResult> Session::dispose_of_undelivered(
   }
   if (!ends_tasks(request.function)) return std::nullopt;
   const bool every_lun = is_of_target(request.function);
-  abandon_lingering([&request, every_lun](ScsiTask& task) {
-    return serial_less(task.cmd_sn(), request.cmd_sn) &&
-           (every_lun || is_same_unit(task.lun, request.lun));
-  });
+  abandon_lingering_before(request);
   const bool fenced =
       !serial_less(exp_cmd_sn_, request.cmd_sn) ||
       put_up_fence({.cmd_sn = request.cmd_sn, .every_lun = every_lun, .lun = request.lun});

@@ -361,22 +361,23 @@ void ScsiTask::delete_if_done() {
 
 void ScsiTask::finish(scsi::Outcome outcome) {
   assert(!finished_ && !lingering_);
-  const bool late = session_->is_interfered_with() && is_late_by_rule(outcome);
-  if (!outcome.silent && (expects_data() || late) && session_->answers(*link_)) {
-    linger(std::move(outcome));
+  Duration delay{};
+  if (session_->is_interfered_with()) [[unlikely]]
+    delay = delay_by_rule(outcome);
+  const bool waits = expects_data() || delay > Duration::zero();
+  if (!outcome.silent && waits && session_->answers(*link_)) {
+    linger(std::move(outcome), home_->now() + delay);
     return;
   }
   conclude(std::move(outcome));
 }
 
 // It may also lose its answer.
-bool ScsiTask::is_late_by_rule(scsi::Outcome& outcome) {
-  if (outcome.silent || !delivered_ || !session_->answers(*link_)) return false;
+Duration ScsiTask::delay_by_rule(scsi::Outcome& outcome) {
+  if (outcome.silent || !delivered_ || !session_->answers(*link_)) return {};
   const SessionInterference::Response rule = session_->interference().judge_response(*this);
   if (rule.lose) outcome = {.silent = true};
-  if (rule.lose || rule.delay <= Duration::zero()) return false;
-  not_before_ = home_->now() + rule.delay;
-  return true;
+  return rule.delay;
 }
 
 void ScsiTask::conclude(scsi::Outcome outcome) {
@@ -393,6 +394,16 @@ void ScsiTask::conclude(scsi::Outcome outcome) {
   }
   if (!outcome.silent && !link_->ended) respond(outcome);
   pending_in_.clear();
+  let_go_of_memory();
+  finished_ = true;
+  session_ = nullptr;
+  link_ = nullptr;
+  arrival_.notify_all();
+  session.tell_window();
+}
+
+// Its share of what the connection's commands may have.
+void ScsiTask::let_go_of_memory() {
   end_transfers();
   session_->read_budget().withdraw(link_->reads, read_claim_);
   return_credit(credit_);
@@ -400,11 +411,6 @@ void ScsiTask::conclude(scsi::Outcome outcome) {
   lent_ = write_held_;
   return_lent();
   session_->forget_waiter(*this);
-  finished_ = true;
-  session_ = nullptr;
-  link_ = nullptr;
-  arrival_.notify_all();
-  session.tell_window();
 }
 
 // Gives back what was promised to data that will not be taken any more.

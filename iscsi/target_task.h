@@ -123,9 +123,11 @@ class ScsiTask final : public scsi::Command, public FramePooled {
   void end_unsolicited();
   void end_transfer(Transfer& transfer);
   bool expects_data() const noexcept { return unsolicited_open_ || transfer_count_ > 0; }
-  void linger(scsi::Outcome outcome);
-  bool is_late_by_rule(scsi::Outcome& outcome);
-  Task<void> answer_after_data();
+  void linger(scsi::Outcome outcome, TimePoint until);
+  // How late a rule answers it.
+  [[gnu::cold]] Duration delay_by_rule(scsi::Outcome& outcome);
+  void let_go_of_memory();
+  Task<void> answer_after_data(TimePoint until);
   void solicit();
   Task<void> solicit_when_promised(std::uint32_t byte_count);
   Task<void> solicit_in_time();
@@ -187,7 +189,6 @@ class ScsiTask final : public scsi::Command, public FramePooled {
   std::uint32_t burst_in_ = 0;  // Of the sequence in progress.
   std::uint32_t next_data_in_sn_ = 0;
 
-  TimePoint not_before_ = TimePoint::min();  // A rule has its answer wait.
   scsi::Outcome outcome_;  // On its way home, or waiting for the last of the data.
   Home completing_;
   Home releasing_;

@@ -311,21 +311,23 @@ void ScsiTask::send_ready_to_transfer() {
 
 // Sections 7.8, 11.4.2 and 11.17.1: data that are still to come are waited for before the command
 // is answered; they are taken and dropped.
-void ScsiTask::linger(scsi::Outcome outcome) {
+void ScsiTask::linger(scsi::Outcome outcome, TimePoint until) {
   assert(!lingering_ && delivered_);
   lingering_ = true;
   outcome_ = std::move(outcome);
   drop_data();
   ++pins_;
-  spawn(answer_after_data());
+  spawn(answer_after_data(until));
 }
 
-Task<void> ScsiTask::answer_after_data() {
+Task<void> ScsiTask::answer_after_data(TimePoint until) {
   while (!finished_ && expects_data()) {
     const bool came = co_await arrival_.wait_until(home_->now() + kDataOutPatience);
     if (!came) break;
   }
-  while (!finished_ && home_->now() < not_before_) (void)co_await arrival_.wait_until(not_before_);
+  // Others do not wait for what only a rule holds up.
+  if (!finished_ && home_->now() < until) let_go_of_memory();
+  while (!finished_ && home_->now() < until) (void)co_await arrival_.wait_until(until);
   --pins_;
   if (!finished_) conclude(std::move(outcome_));
   delete_if_done();

@@ -31,40 +31,17 @@ void Connection::send(Bhs bhs, BufferList data, StatSnUse use) {
     }
   }
   assert(data_segment_length(bhs) == data.byte_count());
+  auto fate = PduInterference::Fate::kPass;
   if (is_interfered_with()) [[unlikely]] {
-    interfere_with_sending(bhs, std::move(data));
-  } else {
-    queue(bhs, std::move(data), {});
+    fate = interfere_with_sending(bhs, !data.empty());
+    if (fate == PduInterference::Fate::kLose) return;
   }
-}
-
-void Connection::interfere_with_sending(Bhs bhs, BufferList data) {
-  const bool has_data = data_digest_ && !data.empty();
-  const PduInterference::Verdict verdict =
-      interference_->judge(bhs, {.header = header_digest_, .data = has_data});
-  switch (verdict.fate) {
-    case PduInterference::Fate::kLose:
-      return;
-    case PduInterference::Fate::kClose:
-    case PduInterference::Fate::kReset:
-      return break_by_rule(verdict.fate);
-    default:
-      return queue(bhs, std::move(data), verdict);
-  }
-}
-
-void Connection::queue(const Bhs& bhs, BufferList data, const PduInterference::Verdict& verdict) {
   Outgoing& outgoing = queue_.emplace_back();
   std::ranges::copy(bhs, outgoing.header.begin());
   outgoing.data = std::move(data);
   finish_outgoing(outgoing);
-  if (verdict.fate == PduInterference::Fate::kHeaderDigest) {
-    outgoing.header.back() ^= std::byte{1};
-  } else if (verdict.fate == PduInterference::Fate::kDataDigest) {
-    outgoing.trailer.at(outgoing.trailer_bytes - 1U) ^= std::byte{1};
-  }
-  outgoing.not_before =
-      verdict.delay > Duration::zero() ? home_->now() + verdict.delay : TimePoint::min();
+  if (fate != PduInterference::Fate::kPass) [[unlikely]]
+    spoil(outgoing, fate);
   queued_bytes_ += cost_of(outgoing);
   ++traffic_.pdus_out;
   if (idle_writer_) {
@@ -73,6 +50,39 @@ void Connection::queue(const Bhs& bhs, BufferList data, const PduInterference::V
     writer_ended_ = false;
     spawn(write_loop());
   }
+}
+
+// Loses what is not to be sent, for whichever reason.
+PduInterference::Fate Connection::interfere_with_sending(const Bhs& bhs, bool has_data) {
+  using Fate = PduInterference::Fate;
+  const PduInterference::Verdict verdict =
+      interference_->judge(bhs, {.header = header_digest_, .data = data_digest_ && has_data});
+  if (verdict.fate == Fate::kClose || verdict.fate == Fate::kReset) {
+    break_by_rule(verdict.fate);
+    return Fate::kLose;
+  }
+  const bool late = verdict.fate != Fate::kLose && verdict.delay > Duration::zero();
+  if (late) queue_hold(home_->now() + verdict.delay);
+  return verdict.fate;
+}
+
+void Connection::spoil(Outgoing& outgoing, PduInterference::Fate fate) {
+  if (fate == PduInterference::Fate::kHeaderDigest) outgoing.header.back() ^= std::byte{1};
+  if (fate == PduInterference::Fate::kDataDigest) {
+    outgoing.trailer.at(outgoing.trailer_bytes - 1U) ^= std::byte{1};
+  }
+}
+
+void Connection::queue_hold(TimePoint until) {
+  Outgoing& hold = queue_.emplace_back();
+  std::memcpy(hold.header.data(), &until, sizeof until);
+  queued_bytes_ += cost_of(hold);
+}
+
+TimePoint Connection::hold_of(const Outgoing& outgoing) {
+  TimePoint until;
+  std::memcpy(&until, outgoing.header.data(), sizeof until);
+  return until;
 }
 
 bool Connection::has_answered(std::uint32_t initiator_task_tag, TimePoint since) const noexcept {
@@ -135,17 +145,15 @@ Task<void> Connection::write_loop() {
   sent_.notify_all();
 }
 
-bool Connection::is_held(const Outgoing& outgoing) const {
-  return outgoing.not_before != TimePoint::min() && outgoing.not_before > home_->now();
-}
-
 Task<Error> Connection::send_gathered() {
   std::size_t next = 0;
   while (next < sending_.size()) {
-    if (is_held(sending_[next])) [[unlikely]] {
+    if (sending_[next].header_bytes == 0) [[unlikely]] {
       send_started_ = kNever;
-      co_await wait_by_rule(sending_[next].not_before - home_->now());
+      co_await wait_by_rule(hold_of(sending_[next]), writes_wait_);
       if (closing_) co_return Error::kClosed;
+      queued_bytes_ -= cost_of(sending_[next++]);
+      continue;
     }
     slices_.clear();
     std::size_t byte_count = 0;
@@ -153,7 +161,7 @@ Task<Error> Connection::send_gathered() {
     while (next < sending_.size() && slices_.size() < kSlicesPerSend &&
            byte_count < kBytesPerSend) {
       Outgoing& outgoing = sending_[next];
-      if (is_held(outgoing)) break;
+      if (outgoing.header_bytes == 0) break;
       ++next;
       slices_.push_back({outgoing.header.data(), outgoing.header_bytes});
       byte_count += outgoing.header_bytes;
@@ -186,10 +194,14 @@ Task<void> Connection::all_sent() {
 
 Task<void> Connection::drain() {
   // Login and logout wait here, when no housekeeping looks after a peer that does not read.
-  const TimePoint deadline = home_->now() + limits_.send_stall_timeout;
+  TimePoint deadline = home_->now() + limits_.send_stall_timeout;
   while (!closing_ && !writer_ended_ && !(idle_writer_ && queue_.empty())) {
     const bool sent = co_await sent_.wait_until(deadline);
-    if (!sent) shutdown();
+    if (!sent && writes_wait_ > 0) {
+      deadline = home_->now() + limits_.send_stall_timeout;  // A rule makes it late, not the peer.
+    } else if (!sent) {
+      shutdown();
+    }
   }
 }
 

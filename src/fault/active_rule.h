@@ -43,7 +43,8 @@ struct ActiveRule {
   std::uint64_t seen = 0;            // Matches towards after= and every=.
   std::uint64_t fired_times = 0;     // Towards count=.
   std::vector<std::uint64_t> drawn;  // Matches that p= let fire; see FaultEngine::replay().
-  std::string drawn_at;              // The name of the site that these are of.
+  std::string drawn_at;              // The site that these are of,
+  std::string drawn_place;           // and its name as the rule's place.
   TimePoint added{};                 // The engine's start, if nothing had come before it.
   std::uint64_t number = 0;          // In the order of adding.
   bool follows = false;              // Started to wait for the `then` of another rule.

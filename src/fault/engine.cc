@@ -259,7 +259,7 @@ FaultEngine::Pinned FaultEngine::pinned(const ActiveRule& active) const {
     rule.after = 0;
     rule.every = 1;
     rule.probability = 1;
-    if (!active.drawn_at.empty()) rule.at.name = active.drawn_at;
+    if (!active.drawn_at.empty()) rule.at.name = active.drawn_place;
   }
   // A time without a word about operations would fire by itself.
   if (active.operational && !looks_at_operations(rule)) rule.operations = active.operations;
@@ -275,7 +275,9 @@ bool FaultEngine::can_be_pinned(const ActiveRule& active) const {
                          rule.fault == Fault::kMemberReturnStale;
   // An event before it was added would arm it.
   const bool arms = active.operational && !rule.event.empty();
-  return active.drawn.size() <= kMostReplayed && !(late && (remembers || arms));
+  // Connections get other numbers.
+  const bool there_once = !active.drawn.empty() && rule.at.kind == Place::Kind::kConnection;
+  return active.drawn.size() <= kMostReplayed && !there_once && !(late && (remembers || arms));
 }
 
 // It is cleared, or disabled.

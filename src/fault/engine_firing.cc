@@ -504,7 +504,10 @@ void FaultEngine::begin_at_site(const RulePointer& active, TimePoint time) {
 }
 
 void FaultEngine::note_drawn(ActiveRule& active, const Fired& fired) {
-  if (active.drawn_at.empty()) active.drawn_at = fired.site;
+  if (active.drawn_at.empty()) {
+    active.drawn_at = fired.site;
+    active.drawn_place = fired.place;
+  }
   const bool again = !active.drawn.empty() && fired.match <= active.drawn.back();
   if (active.drawn_at != fired.site || again) {
     kept_all_ = false;  // A rule has one list of matches, for all sites of its time.

@@ -47,7 +47,8 @@ std::vector<std::size_t> keys_of(const Rule& rule) {
   const Stage stage = stage_of(rule.fault);
   std::vector<std::size_t> keys;
   const std::uint64_t pdus = of_pdus(rule.at) ? pdus_of(rule) : 0;
-  if (of_pdus(rule.at) && ~pdus != 0) {
+  constexpr int kMostLists = 8;  // Of one rule; has_fit() looks at others.
+  if (of_pdus(rule.at) && std::popcount(pdus) <= kMostLists) {
     for (std::uint8_t i = 0; i < kPduKinds; ++i) {
       if ((pdus >> i & 1U) != 0) keys.push_back(key_of_code(stage, i));
     }

@@ -301,10 +301,9 @@ string read_initiator(Rule& rule, string_view value) {
 }
 
 // RFC 7143, section 11.2.1.2; target opcodes have the bit 0x20.
-constexpr std::array<Named<std::uint8_t>, 18> kPduNames = {{{"nop-out", 0x00},
+constexpr std::array<Named<std::uint8_t>, 16> kPduNames = {{{"nop-out", 0x00},
                                                             {"scsi-command", 0x01},
                                                             {"tmf-request", 0x02},
-                                                            {"login-request", 0x03},
                                                             {"text-request", 0x04},
                                                             {"data-out", 0x05},
                                                             {"logout-request", 0x06},
@@ -312,7 +311,6 @@ constexpr std::array<Named<std::uint8_t>, 18> kPduNames = {{{"nop-out", 0x00},
                                                             {"nop-in", 0x20},
                                                             {"scsi-response", 0x21},
                                                             {"tmf-response", 0x22},
-                                                            {"login-response", 0x23},
                                                             {"text-response", 0x24},
                                                             {"data-in", 0x25},
                                                             {"logout-response", 0x26},
@@ -760,7 +758,7 @@ std::string place_text(const Place& place) {
 
 string_view pdu_name(std::uint8_t opcode) {
   const auto* row = std::ranges::find(kPduNames, opcode, &Named<std::uint8_t>::value);
-  return row == kPduNames.end() ? "pdu" : row->name;
+  return row == kPduNames.end() ? "login" : row->name;
 }
 
 std::vector<string_view> operation_names(std::uint8_t operations) {

@@ -60,7 +60,7 @@ struct Word {
 };
 
 std::span<const Word> rule_words();
-// As pdu= writes it; an opcode without a name: "pdu".
+// As pdu= writes it; others: "login", of which rules do not strike PDUs.
 std::string_view pdu_name(std::uint8_t opcode);
 // The mask has one bit an Operation.
 std::vector<std::string_view> operation_names(std::uint8_t operations);

@@ -22,6 +22,7 @@ bool has_fit(const Rule& rule, const Occasion& occasion) {
     return false;
   }
   if (rule.lun.has_value() && rule.lun != occasion.lun) return false;
+  if (occasion.pdu && (pdus_of(rule) >> (*occasion.pdu & 63U) & 1U) == 0) return false;
   if (rule.operations != 0 && (rule.operations & occasion.operation) == 0) return false;
   if (rule.lba.has_value() && !rule.lba->overlaps(occasion.extent)) return false;
   if (rule.fua.has_value() && *rule.fua != occasion.force_unit_access) return false;
@@ -189,6 +190,7 @@ bool Site::strikes(State& state, const Occasion& occasion, bool spare) {
     state.ended = ended;
   }
   count(shared.struck);
+  const auto place = std::ranges::find(places_, shared.rule.at.kind, &Place::kind);
   post_->report({.firing = {.rule = shared.rule.id,
                             .fault = shared.rule.fault,
                             .time = now,
@@ -200,7 +202,8 @@ bool Site::strikes(State& state, const Occasion& occasion, bool spare) {
                  .match = state.seen,
                  .ended = ended,
                  .begins = !lasts,
-                 .site = places_.front().name});
+                 .site = place_text(places_.front()),
+                 .place = place->name});
   return true;
 }
 

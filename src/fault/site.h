@@ -37,7 +37,8 @@ struct Fired {
   std::uint64_t match = 0;   // Its number among the rule's at this site.
   std::uint32_t ended = 0;   // See PathRule, when it fired.
   bool begins = false;       // Not a further strike while it lasts.
-  std::string site;          // The name of the place.
+  std::string site;          // Which one: its first place, as a rule writes it.
+  std::string place;         // The name of the place that the rule names by its kind.
 };
 
 // A command or a PDU at its site, while it asks. Views are valid during the call only.

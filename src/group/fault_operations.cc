@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <set>
 
 #include "fault/path_rules.h"
 #include "group/document.h"
@@ -41,23 +42,21 @@ Answer<fault::FaultEngine*> RunningGroup::engine() const {
 }
 
 // The places between hosts and volumes as they are now.
-Task<std::vector<fault::Place>> RunningGroup::path_places() {
+Task<std::set<std::string>> RunningGroup::path_places() {
   using Kind = fault::Place::Kind;
-  std::vector<fault::Place> places;
-  for (const auto& [name, volume] : volumes_) places.push_back({.kind = Kind::kLun, .name = name});
+  std::set<std::string> places;
+  const auto add = [&places](Kind kind, std::string name) {
+    places.insert(fault::place_text({.kind = kind, .name = std::move(name)}));
+  };
+  for (const auto& [name, volume] : volumes_) add(Kind::kLun, name);
   for (const auto& [uuid, snapshot] : snapshots_) {
-    if (snapshot.volume == nullptr) continue;
-    places.push_back({.kind = Kind::kLun, .name = snapshot.volume->name()});
+    if (snapshot.volume != nullptr) add(Kind::kLun, snapshot.volume->name());
   }
-  for (const PortalInfo& portal : portals_) {
-    places.push_back({.kind = Kind::kLink, .name = portal.listen});
-  }
+  for (const PortalInfo& portal : portals_) add(Kind::kLink, portal.listen);
   for (const iscsi::SessionInfo& session : co_await server_->sessions()) {
-    fault::Place place{.kind = Kind::kSession, .name = session.initiator_name};
-    if (std::ranges::find(places, place) == places.end()) places.push_back(std::move(place));
+    add(Kind::kSession, session.initiator_name);
     for (const iscsi::ConnectionInfo& connection : session.connections) {
-      places.push_back(
-          {.kind = Kind::kConnection, .name = fmt::format("{}.{}", session.tsih, connection.cid)});
+      add(Kind::kConnection, fmt::format("{}.{}", session.tsih, connection.cid));
     }
   }
   co_return places;
@@ -65,22 +64,27 @@ Task<std::vector<fault::Place>> RunningGroup::path_places() {
 
 // Initiators may be named before they log in.
 std::optional<std::string> RunningGroup::place_error(const fault::Rule& rule,
-                                                     const std::vector<fault::Place>& places) {
-  const fault::Place& at = rule.at;
-  if (at.name.empty() || at.kind == fault::Place::Kind::kSession) return std::nullopt;
-  std::vector<std::string> known;
-  for (const fault::Place& place : places) {
-    if (place.kind != at.kind) continue;
-    if (fault::fits(at.name, place.name)) return std::nullopt;
-    known.push_back(place.name);
+                                                     const std::set<std::string>& places) {
+  using Kind = fault::Place::Kind;
+  const std::string at = place_text(rule.at);
+  if (rule.at.name.empty() || rule.at.kind == Kind::kSession || places.contains(at)) {
+    return std::nullopt;
   }
-  const std::string_view near = nearest(at.name, known);
-  return fmt::format("at={}: unknown {}; {}", place_text(at),
-                     at.kind == fault::Place::Kind::kLun          ? "volume"
-                     : at.kind == fault::Place::Kind::kConnection ? "connection"
-                                                                  : "portal",
+  // Names of one kind are together.
+  const std::string kind = fault::place_text({.kind = rule.at.kind, .name = {}}) + ":";
+  const auto first = places.lower_bound(kind);
+  const auto last = std::find_if(
+      first, places.end(), [&](const std::string& place) { return !place.starts_with(kind); });
+  const bool is_pattern = rule.at.name.find_first_of("*?") != std::string::npos;
+  const auto fitting = [&](const std::string& place) { return fault::fits(at, place); };
+  if (is_pattern && std::any_of(first, last, fitting)) return std::nullopt;
+  const std::string_view near = nearest(at, {first, last});
+  const std::string_view what = rule.at.kind == Kind::kLun          ? "volume"
+                                : rule.at.kind == Kind::kConnection ? "connection"
+                                                                    : "portal";
+  return fmt::format("at={}: unknown {}; {}", at, what,
                      near.empty() ? "sandbay fault places lists what is here"
-                                  : fmt::format("did you mean {}?", near));
+                                  : fmt::format("did you mean at={}?", near));
 }
 
 Task<FaultsInfo> RunningGroup::faults_now() {
@@ -107,9 +111,10 @@ Task<Answer<std::vector<AddedFault>>> RunningGroup::add_faults_now(std::vector<s
   std::map<std::string, std::size_t> first;  // The first wanted rule of each id.
   std::vector<fault::Rule> wanted;
   std::vector<std::size_t> indices;  // Positions of the wanted rules in the set.
-  std::optional<std::vector<fault::Place>> places;
+  std::optional<std::set<std::string>> places;
   for (std::size_t i = 0; i < texts.size(); ++i) {
-    if (i % kRulesPerTurn == kRulesPerTurn - 1) co_await Executor::current().yield();
+    const std::size_t turn = places && places->size() > kRulesPerTurn ? 8 : kRulesPerTurn;
+    if (i % turn == turn - 1) co_await Executor::current().yield();
     auto rule = fault::parse_rule(texts[i]);
     if (!rule) co_return refuse_rule(Refusal::Code::kInvalid, i, rule.error());
     auto error = event_error(*rule);
@@ -265,7 +270,7 @@ Task<Answer<std::vector<std::string>>> RunningGroup::fault_places_now() {
   const auto engine = this->engine();
   if (!engine) co_return std::unexpected(engine.error());
   std::vector<std::string> texts = (*engine)->places();
-  for (const fault::Place& place : co_await path_places()) texts.push_back(place_text(place));
+  for (const std::string& place : co_await path_places()) texts.push_back(place);
   co_return texts;
 }
 

@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <source_location>
 #include <string>
 #include <utility>
@@ -459,9 +460,9 @@ class RunningGroup final : public Group {
   Task<Answer<fault::Replay>> replay_now();
   Task<Answer<std::vector<std::string>>> fault_places_now();
   Task<Answer<void>> clear_fault_now(std::string id);
-  Task<std::vector<fault::Place>> path_places();
+  Task<std::set<std::string>> path_places();  // As rules write them.
   static std::optional<std::string> place_error(const fault::Rule& rule,
-                                                const std::vector<fault::Place>& places);
+                                                const std::set<std::string>& places);
   Answer<fault::FaultEngine*> engine() const;  // Refused if faults are not enabled.
 
   // target_operations.cc

@@ -40,6 +40,11 @@ std::optional<Outcome> LogicalUnit::check_ready(const CommandRow& row) const {
   return std::nullopt;
 }
 
+std::optional<Outcome> LogicalUnit::answer_of_others(const Command& command) {
+  const std::optional<Sense> sense = interference_->answer_for(command, in_set());
+  return sense ? std::optional(check_condition(*sense)) : std::nullopt;
+}
+
 std::optional<Outcome> LogicalUnit::check(Command& command) {
   const CommandRow* row = command.row;
   NexusState& nexus = state_of(command);
@@ -57,18 +62,18 @@ std::optional<Outcome> LogicalUnit::check(Command& command) {
     ++counters_.reservation_conflicts;
     return Outcome{.status = Status::kReservationConflict};
   }
-  const bool unknown = row == nullptr || (row->is(CommandFlags::kThinOnly) && !thin());
-  if (!unknown) {
-    if (const auto fault = find_cdb_fault(*row, command.cdb, thin())) {
-      return invalid_cdb(fault->byte, fault->bit);
+  if (row == nullptr || (row->is(CommandFlags::kThinOnly) && !thin())) {
+    if (asked) {
+      if (const auto answer = answer_of_others(command)) return answer;
     }
+    return illegal(Additional::kInvalidOperationCode);
+  }
+  if (const auto fault = find_cdb_fault(*row, command.cdb, thin())) {
+    return invalid_cdb(fault->byte, fault->bit);
   }
   if (asked) [[unlikely]] {
-    if (const auto sense = interference_->answer_for(command, in_set())) {
-      return check_condition(*sense);
-    }
+    if (const auto answer = answer_of_others(command)) return answer;
   }
-  if (unknown) return illegal(Additional::kInvalidOperationCode);
   if (row->is(CommandFlags::kServesDespiteAttention)) return std::nullopt;
   if (nexus.deferred_error != Error::kNone) {
     const Error error = std::exchange(nexus.deferred_error, Error::kNone);

@@ -183,7 +183,7 @@ class LogicalUnit {
   void leave_set(Command& command) noexcept;
   void finish(Command& command, const Outcome& outcome) noexcept;
   void answer_unadmitted(Command& command, const Outcome& outcome);
-  bool is_turned_away(Command& command, std::uint32_t in_set);
+  [[gnu::cold]] bool is_turned_away(Command& command, std::uint32_t in_set);
   void count(const Command& command, const Outcome& outcome) noexcept;
   bool fenced(const Extent& extent) const noexcept;
   bool holds_its_share() const noexcept;
@@ -200,6 +200,8 @@ class LogicalUnit {
 
   // dispatch.cc: the checks that precede every handler.
   std::optional<Outcome> check(Command& command);
+  [[gnu::cold]] std::optional<Outcome> answer_of_others(
+      const Command& command);  // With interference_.
   std::optional<Outcome> report_attention(NexusState& nexus);
   std::optional<Outcome> check_ready(const CommandRow& row) const;
   NexusState& state_of(const Command& command);

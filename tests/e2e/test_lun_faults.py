@@ -75,8 +75,8 @@ def test_places_and_names(t):
     daemon = start(t, names=('mail', 'web'))
     places = daemon.sandbay_json('fault', 'places')['places']
     t.check('lun:mail' in places and 'lun:web' in places, f'{places}')
-    for rule, said in (('at=lun:mial do=busy', 'unknown volume; did you mean mail?'),
-                       ('at=lun:x* do=busy', 'unknown volume; sandbay fault places lists'),
+    for rule, said in (('at=lun:mial do=busy', 'unknown volume; did you mean at=lun:mail?'),
+                       ('at=lun:database* do=busy', 'unknown volume; sandbay fault places lists'),
                        ('at=lun do=ua code=2a/0a', 'do=check key=6 reports any other'),
                        ('at=lun:mail do=fail', 'do=fail: at=drive and')):
         text = daemon.sandbay('fault', 'add', *rule.split(), ok=False).stdout

@@ -292,6 +292,7 @@ TEST_CASE("A mistake in a rule between hosts and volumes is named", "[fault][rul
   CHECK(refused("at=lun do=drop") ==
         "do=drop: at=session:INITIATOR, at=conn:TSIH.CID and at=link:PORTAL are possible");
   CHECK(refused("at=link do=drop pdu=r2d").starts_with("pdu=r2d: nop-out, scsi-command"));
+  CHECK(refused("at=link do=drop pdu=login-request").starts_with("pdu=login-request: nop-out"));
   CHECK(refused("at=link do=drop pdu=r2t dir=in") == "dir=: none of the PDUs takes that direction");
   CHECK(refused("at=link do=drop pdu=r2t opcode=1").starts_with("opcode=: is of scsi-command"));
   CHECK(refused("at=link do=redirect") == "do=redirect: say where to with address=");

@@ -188,6 +188,45 @@ Task<void> delays(Bench& bench) {
   other.reset();
 }
 
+// What we send last is not held up, whatever a rule says: else nobody could end the session.
+Task<void> held_at_the_end(Bench& bench) {
+  RawInitiator& peer = *co_await bench.session();
+  peer.pause_reading();
+  script->delay(Opcode::kReject, std::chrono::hours(10));
+  Bhs bhs;
+  write_login_request({.initiator_task_tag = 77, .cmd_sn = peer.cmd_sn}, bhs);
+  co_await peer.send(bhs);
+  co_await bench.sleep(seconds(2));
+  const auto sessions = co_await bench.server().sessions();
+  CHECK(sessions.empty());
+  peer.resume_reading();
+  const RawPdu pdu = co_await peer.next();
+  CHECK(pdu.is(Opcode::kReject));
+}
+
+// A write whose status is held up by a rule keeps no share that others need.
+Task<void> memory_of_late_writes(Bench& bench) {
+  RawInitiator& peer = *co_await bench.session();
+  const Bytes data = pattern_of(512 * kBlock);
+  for (int i = 0; i < 20; ++i) {
+    script->response = {.delay = std::chrono::minutes(30)};
+    const TimePoint begin = bench.now();
+    const std::uint32_t tag = co_await send_command(peer, writing(0, 512));
+    for (std::uint32_t done = 0; done < data.size();) {
+      const RawPdu r2t = co_await peer.next_of(tag);
+      REQUIRE(r2t.is(Opcode::kReadyToTransfer));
+      done += r2t.r2t().desired_data_transfer_length;
+      co_await answer_r2t(peer, r2t.r2t(), data, 8192);
+    }
+    co_await bench.sleep(milliseconds(100));
+    CHECK(bench.now() - begin < seconds(10));
+  }
+  RawPdu pdu = co_await managed(peer, {.function = TaskManagementFunction::kLogicalUnitReset});
+  CHECK(pdu.managed() == kComplete);
+  pdu = co_await peer.next(std::chrono::minutes(40));
+  CHECK(pdu.silent);
+}
+
 Task<void> digests(Bench& bench) {
   const std::string keys = "HeaderDigest=CRC32C;DataDigest=CRC32C";
   RawInitiator& peer = *co_await bench.session({.keys = keys});
@@ -349,6 +388,8 @@ TEST_CASE("a lost command leaves a gap", "[iscsi]") { with_script(lost_command);
 TEST_CASE("lost data are waited for", "[iscsi]") { with_script(lost_data_out); }
 TEST_CASE("a lost response has a StatSN", "[iscsi]") { with_script(lost_response); }
 TEST_CASE("PDUs are late, and connections stay", "[iscsi]") { with_script(delays); }
+TEST_CASE("nothing is held up at the end", "[iscsi]") { with_script(held_at_the_end); }
+TEST_CASE("late writes keep no memory", "[iscsi]") { with_script(memory_of_late_writes); }
 TEST_CASE("digests are wrong on purpose", "[iscsi]") { with_script(digests); }
 TEST_CASE("responses are late, or never come", "[iscsi]") { with_script(withheld_responses); }
 TEST_CASE("task management is refused, late and untrue", "[iscsi]") { with_script(management); }
