@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "iscsi/text.h"
+#include "runtime/wildcards.h"
 
 namespace sandbay::iscsi {
 namespace {
@@ -28,28 +29,8 @@ std::string iqn_problem(std::string_view rest) {
   return {};
 }
 
-// Does the rest of the pattern match the rest of the name? Without recursion: after a star only
-// the last star can need another try.
 bool matches(std::string_view pattern, std::string_view name) {
-  std::size_t p = 0;
-  std::size_t n = 0;
-  std::size_t star = std::string_view::npos;
-  std::size_t star_name = 0;
-  while (n < name.size()) {
-    if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      star_name = n;
-    } else if (p < pattern.size() && (pattern[p] == '?' || lower(pattern[p]) == lower(name[n]))) {
-      ++p;
-      ++n;
-    } else if (star != std::string_view::npos) {
-      p = star + 1;
-      n = ++star_name;
-    } else {
-      return false;
-    }
-  }
-  return pattern.substr(p).find_first_not_of('*') == std::string_view::npos;
+  return fits_wildcards(pattern, name, [](char a, char b) { return lower(a) == lower(b); });
 }
 
 }  // namespace

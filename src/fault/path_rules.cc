@@ -2,8 +2,10 @@
 #include "fault/path_rules.h"
 
 #include <bit>
+#include <functional>
 
 #include "fault/traits.h"
+#include "runtime/wildcards.h"
 
 namespace sandbay::fault {
 
@@ -122,25 +124,7 @@ std::uint64_t hash_of(std::string_view text) {
 }
 
 bool fits(std::string_view pattern, std::string_view name) {
-  std::size_t at = 0;
-  std::size_t here = 0;
-  std::size_t star = std::string_view::npos;  // The last one, and the part of the name behind it.
-  std::size_t behind = 0;
-  while (here < name.size()) {
-    if (at < pattern.size() && pattern[at] == '*') {
-      star = at++;
-      behind = here;
-    } else if (at < pattern.size() && (pattern[at] == '?' || pattern[at] == name[here])) {
-      ++at;
-      ++here;
-    } else if (star != std::string_view::npos) {
-      at = star + 1;
-      here = ++behind;
-    } else {
-      return false;
-    }
-  }
-  return pattern.find_first_not_of('*', at) == std::string_view::npos;
+  return fits_wildcards(pattern, name, std::equal_to<>());
 }
 
 }  // namespace sandbay::fault

@@ -123,3 +123,12 @@ def require_same(t, daemon, path, volume, when):
     wanted = os.path.getsize(path)
     done = t.run('cmp', '-n', wanted, path, t.path('read'), ok=None)
     t.check(done.returncode == 0, f'{when}: what is read is not what was written: {done.stdout}')
+
+
+def write_and_read(t, url, value):
+    """Whether a foreign host wrote and read a pattern, and what it said; never other data."""
+    output = t.run('qemu-io', '-f', 'raw', '-c', f'write -P {value} 1M 512k', '-c',
+                   f'read -P {value} 1M 512k', url, ok=None).stdout
+    written = 'wrote 524288' in output
+    t.check(not (written and 'verification failed' in output), output)
+    return written and 'read 524288' in output, output

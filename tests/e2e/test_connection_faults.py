@@ -5,7 +5,7 @@ import time
 
 import harness
 import host
-from raid_lab import events, faults
+from raid_lab import events, faults, write_and_read
 
 
 def start(t, *rules, **keys):
@@ -70,23 +70,17 @@ def test_initiators_under_each_fault_of_a_connection(t):
         t.check(rule_of(daemon, 'now')['struck'] > 1, f'{rule}: nothing was struck')
         daemon.sandbay('fault', 'clear', 'now')
 
-    def write_and_read(value):
-        output = t.run('qemu-io', '-f', 'raw', '-c', f'write -P {value} 1M 512k', '-c',
-                       f'read -P {value} 1M 512k', daemon.url('v'), ok=None).stdout
-        written = 'wrote 524288' in output
-        t.check(not (written and 'verification failed' in output), output)
-        return written and 'read 524288' in output, output
-
     for number, rule in enumerate(('pdu=scsi-command after=5 count=1 do=drop',
                                    'pdu=data-in after=6 count=1 do=drop',
                                    'pdu=r2t,scsi-response after=4 count=1 do=drop how=close',
                                    'every=3 do=pdu.delay latency=10ms'), 1):
         daemon.sandbay('fault', 'add', 'id=now', 'at=link', *rule.split())
-        served, output = write_and_read(number)
+        served, output = write_and_read(t, daemon.url('v'), number)
         t.check(rule_of(daemon, 'now')['struck'] > 0, f'{rule}: nothing was struck')
         t.say(f'{rule}: {"right data" if served else "an error"}')
         daemon.sandbay('fault', 'clear', 'now')
-        t.check(write_and_read(100 + number)[0], f'{rule}: all is well afterwards')
+        well, _ = write_and_read(t, daemon.url('v'), 100 + number)
+        t.check(well, f'{rule}: all is well afterwards')
     t.check(daemon.terminate() == 0, 'the daemon ends well')
 
 

@@ -4,7 +4,7 @@ for what becomes of their data.
 import re
 
 import host
-from raid_lab import events, faults
+from raid_lab import events, faults, write_and_read
 
 TASK_SET_FULL = 0x28
 OTHER = 'iqn.2026-11.org.sandbay:e2e-other'
@@ -98,13 +98,6 @@ def test_a_foreign_initiator_under_each_answer(t):
     daemon = start(t, names=('a',))
     url = daemon.url('a')
 
-    def write_and_read(value):
-        output = t.run('qemu-io', '-f', 'raw', '-c', f'write -P {value} 1M 512k', '-c',
-                       f'read -P {value} 1M 512k', url, ok=None).stdout
-        wrong = 'wrote 524288' in output and 'verification failed' in output
-        t.check(not wrong, output)
-        return 'wrote 524288' in output and 'read 524288' in output, output
-
     for number, (rule, served) in enumerate((
             ('op=read,write count=3 do=busy', True),
             ('op=read,write count=3 do=taskfull', True),
@@ -115,11 +108,11 @@ def test_a_foreign_initiator_under_each_answer(t):
             ('op=write do=check key=7 code=27/00', False),
             ('op=read do=aborted', False)), 1):
         daemon.sandbay('fault', 'add', 'id=now', 'at=lun:a', *rule.split())
-        done, output = write_and_read(number)
+        done, output = write_and_read(t, url, number)
         t.check(rule_of(daemon, 'now')['struck'] > 0, f'{rule}: nothing was struck')
         t.check(done == served, f'{rule}: {output}')
         daemon.sandbay('fault', 'clear', 'now')
-        t.check(write_and_read(100 + number)[0], f'{rule}: all is well afterwards')
+        t.check(write_and_read(t, url, 100 + number)[0], f'{rule}: all is well afterwards')
 
 
 # Eight sessions, and a task set that is full from nine commands on.
