@@ -51,8 +51,9 @@ struct Branch {
   ChunkLocks locks;
   WriteDoor door;
   PageMove* move = nullptr;
-  unsigned users = 0;   // In the background: it is not erased meanwhile.
-  bool warned = false;  // Of record.page_warning.
+  unsigned users = 0;    // In the background: it is not erased meanwhile.
+  bool erasing = false;  // That is being written: nobody begins to use it.
+  bool warned = false;   // Of record.page_warning.
   // Stores with volatile caches that pages have been moved away from, and how many, since a flush
   // has covered what was written there before.
   std::map<StoreIndex, std::uint64_t> left;

@@ -30,7 +30,7 @@ Task<Result<bool>> Pool::make_independent(BranchId id, PageNumber* next, std::ui
   if (!background_.try_enter()) co_await background_.enter();
   const DoorHold inside(background_);
   Branch* const branch = map_.find(id);
-  if (branch == nullptr) co_return std::unexpected(Error::kNotFound);
+  if (branch == nullptr || branch->erasing) co_return std::unexpected(Error::kNotFound);
   const BranchUse use(*branch);
   forget_passes_over(*branch);
   const Error room = co_await find_room(branch, *next);

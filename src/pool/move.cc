@@ -228,6 +228,10 @@ Task<Result<bool>> Pool::vacate_kept(StoreIndex store, std::uint32_t* pages) {
     if (found == map_.branches().end()) break;
     if (found->first != at.branch) at = {.branch = found->first, .page = 0};
     Branch* const branch = found->second.get();
+    if (branch->erasing) {  // It keeps nothing.
+      at = {.branch = at.branch + 1, .page = 0};
+      continue;
+    }
     const BranchUse use(*branch);
     const auto page = co_await next_kept(at.branch, at.page);
     if (!page.has_value()) co_return std::unexpected(page.error());

@@ -17,6 +17,7 @@
 // it or not at all. An error means that nothing has changed.
 #pragma once
 
+#include <cassert>
 #include <cstdint>
 #include <expected>
 #include <functional>
@@ -129,7 +130,10 @@ struct PoolCounters {
 // A user in the background keeps a branch from being erased.
 class BranchUse {
  public:
-  explicit BranchUse(Branch& branch) noexcept : branch_(branch) { ++branch_.users; }
+  explicit BranchUse(Branch& branch) noexcept : branch_(branch) {
+    assert(!branch.erasing);
+    ++branch_.users;
+  }
   ~BranchUse() { --branch_.users; }
   BranchUse(const BranchUse&) = delete;
   BranchUse& operator=(const BranchUse&) = delete;

@@ -317,7 +317,7 @@ void PoolMap::apply(const EraseBranch& record) {
   assert(found != branches_.end());
   const Branch& branch = *found->second;
   assert(branch.pages.placed_count() == 0 && branch.record.kept.total() == 0);
-  assert(branch.snapshots.empty() && branch.children.empty());
+  assert(branch.snapshots.empty() && branch.children.empty() && branch.users == 0);
   link_child(branch.record, false);
   branches_.erase(found);
   erased_[record.branch] = sequence();

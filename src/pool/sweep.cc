@@ -253,7 +253,10 @@ Task<Error> Pool::end_sweep(Branch* branch) {
     record.sweeping = true;
     records.emplace_back(std::move(record));
   }
-  co_return co_await commit(std::move(records), {});
+  branch->erasing = true;
+  const Error error = co_await commit(std::move(records), {});
+  if (error != Error::kNone) branch->erasing = false;
+  co_return error;
 }
 
 }  // namespace sandbay::pool
