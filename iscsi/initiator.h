@@ -125,6 +125,8 @@ struct ScsiResult {
 
   ScsiResult() noexcept {}  // Leaves the sense bytes alone: they are large and seldom used.
   bool good() const noexcept { return error == Error::kNone && status == scsi::Status::kGood; }
+  // And all bytes that the initiator was ready for were moved: for commands that name how many.
+  bool whole() const noexcept { return good() && !underflow; }
   std::span<const std::byte> sense_data() const noexcept { return {sense.data(), sense_bytes}; }
   // SENSE KEY and ADDITIONAL SENSE CODE with QUALIFIER of either format; kNoSense, kNone without.
   scsi::SenseKey sense_key() const noexcept;

@@ -155,7 +155,11 @@ Completion completion_of(const ScsiResult& result) {
       completion.error = Error::kHardware;
       return completion;
   }
-  if (result.status == scsi::Status::kGood) return completion;
+  if (result.whole()) return completion;
+  if (result.status == scsi::Status::kGood) {
+    completion.error = Error::kDataCorrupt;  // Fewer bytes were moved than the command names.
+    return completion;
+  }
   completion.error =
       result.status == scsi::Status::kCheckCondition ? error_of_sense(result) : Error::kNotReady;
   const bool names_block =

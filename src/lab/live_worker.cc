@@ -224,7 +224,7 @@ std::string LiveWorker::describe_failure(TimePoint start, const iscsi::ScsiResul
 void LiveWorker::account(const Access& access, TimePoint start, const iscsi::ScsiResult& result) {
   ++requests_;
   if (left_) return;
-  if (!result.good()) {
+  if (!result.whole()) {
     window_->failed = true;
     if (wrong_.empty()) {
       wrong_ = fmt::format("{}: {} of {} bytes at byte {}: {}", place_.shown,

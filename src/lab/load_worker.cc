@@ -363,7 +363,7 @@ void LoadWorker::account(const Slot& slot, TimePoint now) {
   const std::uint64_t bytes = place_.options.block_bytes;
   requests_.store(requests_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   bytes_.store(bytes_.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
-  if (!slot.command.result.good()) return note_error(slot);
+  if (!slot.command.result.whole()) return note_error(slot);
   if (now < schedule_.measure_from || now > schedule_.until) return;
   LoadDirection& direction = slot.writing ? report_.writes : report_.reads;
   ++direction.requests;
@@ -381,7 +381,7 @@ void LoadWorker::note_error(const Slot& slot) {
 // Verify mode's part of a completion.
 void LoadWorker::conclude(Slot& slot) {
   if (map_ == nullptr) return;
-  const bool good = slot.command.result.good();
+  const bool good = slot.command.result.whole();
   if (reading_back_ && !good) {
     note_error(slot);
     // The target is gone: every further read would wait for it as long.

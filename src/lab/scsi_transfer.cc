@@ -40,6 +40,7 @@ std::array<std::byte, 16> transfer_cdb(bool write, std::uint64_t lba, std::uint3
 
 std::string explain(const iscsi::ScsiResult& result) {
   if (result.error != Error::kNone) return std::string(describe(result.error));
+  if (result.good()) return fmt::format("status 00h, and {} bytes too few", result.residual);
   const std::string_view words = words_of(result);
   return fmt::format("{}{}status {:02x}h, sense key {:x}h, additional sense {:04x}h", words,
                      words.empty() ? "" : ": ", static_cast<unsigned>(result.status),

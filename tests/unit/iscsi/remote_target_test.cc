@@ -435,6 +435,14 @@ void each_seed(Task<void> (*script)(FarSide& far, RemoteTarget& near)) {
 
 }  // namespace
 
+TEST_CASE("A status that tells of missing bytes is an error of a remote unit", "[remote]") {
+  ScsiResult result;
+  CHECK(completion_of(result).error == Error::kNone);
+  result.underflow = true;
+  result.residual = kBlock;
+  CHECK(completion_of(result).error == Error::kDataCorrupt);
+}
+
 TEST_CASE("A remote unit is a block device", "[remote]") {
   FarSide far(1);
   far.run(use_it);
