@@ -19,7 +19,6 @@ namespace {
 
 constexpr unsigned kMaximumExchanges = 64;
 // Both sides' limit until something else is negotiated (section 6.3).
-constexpr std::size_t kLoginSegmentBytes = 8192;
 constexpr std::size_t kReceiveBytes = 16 * 1024;
 
 using Checked = std::expected<void, LoginFailure>;

@@ -33,6 +33,8 @@ class PduInterference {
     kLose,          // As if it had been sent, or had not come.
     kHeaderDigest,  // Its header digest is wrong,
     kDataDigest,    // or that of its data.
+    kTwice,         // As if it had been sent, or had come, twice.
+    kCut,           // Half of it is sent and the connection ends; or as if it had come so.
     kClose,         // The connection ends before it,
     kReset,         // or is reset.
   };
@@ -66,6 +68,20 @@ class SessionInterference {
   struct Response {
     bool lose = false;  // No status is sent; the initiator waits until it gives the command up.
     Duration delay{};
+    // The status tells of so many bytes too few, or too many. Too few of a read are not sent; a
+    // write is done whole all the same.
+    Residual residual = Residual::kNone;
+    std::uint32_t residual_bytes = 0;
+    Duration window_closes{};  // For so long no further command is let into the window.
+    // Sent before it; what it announces then happens. `event_time` is in whole seconds.
+    std::optional<AsyncEventCode> event;
+    Duration event_time{};
+  };
+  // An R2T is due.
+  struct Transfer {
+    Duration delay{};        // Its time, from now.
+    std::uint32_t most = 0;  // Bytes that it asks for at most; 0: as many as usual.
+    bool disorder = false;   // The second half is asked for first, and then the first.
   };
   struct Management {
     std::optional<TaskManagementResult> refuse;  // Nothing is done.
@@ -83,6 +99,7 @@ class SessionInterference {
   bool quiet() const noexcept { return quiet_; }
   // A command has ended, and its status is to be sent.
   virtual Response judge_response(const scsi::Command& command) = 0;
+  virtual Transfer judge_transfer(const scsi::Command& command) = 0;
   virtual Management judge_management(const TaskManagementRequest& request) = 0;
   virtual bool ignores_ping() = 0;
 
@@ -101,6 +118,8 @@ class Interferences {
     LoginStatus status = LoginStatus::kSuccess;  // Or it is refused, or sent on
     std::string address;                         // to this: TargetAddress without group tag.
     Duration delay{};                            // Before it is answered.
+    bool odd = false;                            // The smallest values, in small pieces of text.
+    bool near_wrap = false;                      // StatSN and transfer tags begin below 2^32.
   };
 
   // On the connection's home.

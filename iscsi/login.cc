@@ -14,7 +14,6 @@ namespace sandbay::iscsi {
 namespace {
 
 // Both sides use the default MaxRecvDataSegmentLength during login (section 6.3).
-constexpr std::size_t kLoginSegmentBytes = 8192;
 
 constexpr std::uint8_t code(LoginStage stage) { return static_cast<std::uint8_t>(stage); }
 
@@ -210,6 +209,8 @@ TargetLogin::Refusal TargetLogin::ask_policy() {
                              identity_.target_name.empty() ? "discovery" : identity_.target_name,
                              name_of(admission_.status)));
   }
+  // Responses that only asked for more text have used the login's own.
+  if (requests_ == 1) next_stat_sn_ = admission_.first_stat_sn.value_or(next_stat_sn_);
   if (admission_.preferences.has_value()) negotiator_.set_preferences(*admission_.preferences);
   if (admission_.session.has_value()) {
     negotiator_.set_current({.session = *admission_.session, .connection = {}});
@@ -253,7 +254,7 @@ void TargetLogin::begin_response() {
 
 LoginOutcome TargetLogin::respond() {
   begin_response();
-  response_text_ = to_send_.take(kLoginSegmentBytes);
+  response_text_ = to_send_.take(admission_.segment_bytes);
   response_.data_segment_length = static_cast<std::uint32_t>(response_text_.size());
   if (!to_send_.empty()) {
     response_.continues = true;

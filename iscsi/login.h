@@ -57,6 +57,8 @@ struct Admission {
   std::optional<KeyPreferences> preferences;   // The target's; KeyPreferences::for_target() if not.
   // What holds in the session that a connection is to be added to.
   std::optional<SessionParameters> session;
+  std::optional<std::uint32_t> first_stat_sn;      // Nothing: the login's own.
+  std::size_t segment_bytes = kLoginSegmentBytes;  // Text in one response, at most.
 };
 
 // Answers the login's question. Lives as long as the login.

@@ -98,9 +98,11 @@ Task<void> Connection::serve(Session& session, ConnectionLink& link) {
     if (step == PduFramer::Step::kPdu) {
       ++traffic_.pdus_in;
       if (is_interfered_with()) [[unlikely]] {
-        const bool came = co_await interfere_with_received();
+        using Fate = PduInterference::Fate;
+        const Fate fate = co_await interfere_with_received();
         if (closing_) break;
-        if (came && !hand_over(session, link)) break;
+        if (fate == Fate::kPass && !hand_over(session, link)) break;
+        if (fate == Fate::kTwice && !hand_over_twice(session, link)) break;
       } else if (!hand_over(session, link)) {
         break;
       }
@@ -140,22 +142,23 @@ Task<void> Connection::let_answers_go(Session& session) {
   co_await invoke_on(session.home(), arrive());
 }
 
-// False: it is lost. Closing: the connection ends.
-Task<bool> Connection::interfere_with_received() {
+// How often it has come: kLose, kPass or kTwice. Closing: the connection ends.
+Task<PduInterference::Fate> Connection::interfere_with_received() {
+  using Fate = PduInterference::Fate;
   const bool data = data_digest_ && data_segment_length(incoming_.bhs) > 0;
   const PduInterference::Verdict verdict =
       interference_->judge(incoming_.bhs, {.header = header_digest_, .data = data});
   if (verdict.delay > Duration::zero()) co_await wait_by_rule(verdict.delay);
   switch (verdict.fate) {
-    case PduInterference::Fate::kPass:
-      co_return true;
-    case PduInterference::Fate::kDataDigest:
+    case Fate::kPass:
+    case Fate::kTwice:
+      co_return verdict.fate;
+    case Fate::kDataDigest:
       incoming_.data_digest_error = true;
-      co_return true;
-    case PduInterference::Fate::kLose:
-      forget_received();
-      co_return false;
-    case PduInterference::Fate::kHeaderDigest:
+      co_return Fate::kPass;
+    case Fate::kLose:
+      break;
+    case Fate::kHeaderDigest:
       ++traffic_.header_digest_errors;
       given_up_ = reason_of(PduFramer::Step::kHeaderDigestError);
       shutdown();
@@ -165,7 +168,23 @@ Task<bool> Connection::interfere_with_received() {
       break;
   }
   forget_received();
-  co_return false;
+  co_return Fate::kLose;
+}
+
+// The second gets memory as any PDU does that comes.
+bool Connection::hand_over_twice(Session& session, ConnectionLink& link) {
+  IncomingPdu again;
+  again.bhs = incoming_.bhs;
+  again.ahs = incoming_.ahs;
+  again.data_digest_error = incoming_.data_digest_error;
+  std::vector<std::byte> data(incoming_.data.byte_count());
+  incoming_.data.copy_to(data);
+  if (!hand_over(session, link)) return false;
+  if (!data.empty()) again.data = payload_for(again, data.size());
+  again.data_dropped = again.data.empty() && data_segment_length(again.bhs) > 0;
+  if (!again.data.empty()) again.data.copy_from(data);
+  incoming_ = std::move(again);
+  return hand_over(session, link);
 }
 
 // As if it had not come: memory that was promised to it is still promised.
@@ -180,7 +199,7 @@ void Connection::forget_received() {
 }
 
 void Connection::break_by_rule(PduInterference::Fate fate) {
-  given_up_ = "a fault rule broke it";
+  given_up_ = kBrokenByRule;
   if (fate == PduInterference::Fate::kReset) stream_->reset();
   shutdown();
 }

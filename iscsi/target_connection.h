@@ -162,11 +162,12 @@ class Connection final : public PayloadSource {
     return interference_ != nullptr && !interference_->quiet();
   }
   [[gnu::cold]] PduInterference::Fate interfere_with_sending(const Bhs& bhs, bool has_data);
-  Task<bool> interfere_with_received();
+  Task<PduInterference::Fate> interfere_with_received();
+  [[gnu::cold]] bool hand_over_twice(Session& session, ConnectionLink& link);
   void forget_received();
   void break_by_rule(PduInterference::Fate fate);
   Task<void> wait_by_rule(TimePoint until, unsigned& waiting);
-  [[gnu::cold]] static void spoil(Outgoing& outgoing, PduInterference::Fate fate);
+  [[gnu::cold]] void spoil(Outgoing& outgoing, PduInterference::Fate fate);
   void queue_hold(TimePoint until);
   static TimePoint hold_of(const Outgoing& outgoing);
   static Task<void> arrive();
@@ -200,6 +201,7 @@ class Connection final : public PayloadSource {
     std::uint32_t initiator_task_tag = 0;
   };
   static constexpr std::size_t kRememberedAnswers = 64;
+  static constexpr const char* kBrokenByRule = "a fault rule broke it";
   std::uint32_t stat_sn_ = 0;
   std::array<Answer, kRememberedAnswers> answers_;  // The last ones, by StatSN.
   std::vector<Outgoing> queue_;

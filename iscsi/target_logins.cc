@@ -81,6 +81,7 @@ class LoginService::Policy final : public LoginPolicy {
     if (admission.status == LoginStatus::kSuccess && !identity.discovery) {
       send_on(identity, admission);
     }
+    bend_by_rule(admission);
     chap_required_ = admission.chap_required;
     credentials_ = admission.credentials;
     mutual_chap_ = admission.mutual_chap;
@@ -118,6 +119,7 @@ class LoginService::Policy final : public LoginPolicy {
   const Endpoint& peer() const noexcept { return peer_; }
   std::uint16_t portal_group_tag() const noexcept { return portal_group_tag_; }
   const KeyPreferences& preferences() const noexcept { return preferences_; }
+  std::uint32_t first_transfer_tag() const noexcept { return near_wrap_ ? 0xffff'fff0 : 1; }
 
  private:
   bool is_refused_by_rule(const LoginIdentity& identity, Admission& admission) {
@@ -125,9 +127,28 @@ class LoginService::Policy final : public LoginPolicy {
     Interferences::Login rule = registry_.interferences->judge_login(
         {.initiator_name = identity.initiator_name, .portal = place_.local.to_string()});
     delay_ = rule.delay;
+    odd_ = rule.odd;
+    near_wrap_ = rule.near_wrap;
     admission.status = rule.status;
     admission.redirect_address = std::move(rule.address);
     return admission.status != LoginStatus::kSuccess;
+  }
+
+  void bend_by_rule(Admission& admission) {
+    constexpr std::uint32_t kNearWrap = 0xffff'fff0;
+    constexpr std::size_t kSmallSegment = 60;
+    if (near_wrap_) admission.first_stat_sn = kNearWrap;
+    if (!odd_) return;
+    preferences_ = preferences_
+                       .with({{"MaxRecvDataSegmentLength", "512"},
+                              {"MaxBurstLength", "512"},
+                              {"FirstBurstLength", "512"},
+                              {"InitialR2T", "Yes"},
+                              {"ImmediateData", "No"},
+                              {"MaxOutstandingR2T", "1"}})
+                       .value_or(preferences_);
+    admission.preferences = preferences_;
+    admission.segment_bytes = kSmallSegment;
   }
 
   // What the answer lists depends on who asks, too. One that names a target has to be let in there;
@@ -223,6 +244,8 @@ class LoginService::Policy final : public LoginPolicy {
   std::string portal_;
   bool counted_ = false;  // Among the logins there.
   Duration delay_{};
+  bool odd_ = false;
+  bool near_wrap_ = false;
   Endpoint peer_;
   std::uint16_t portal_group_tag_;
   std::string target_name_;
@@ -669,7 +692,8 @@ Task<LoginService::Placement> LoginService::begin_session(TargetLogin& login, Po
                          .portal_group_tag = policy.portal_group_tag(),
                          .parameters = login.parameters().session,
                          .preferences = policy.preferences(),
-                         .first_cmd_sn = identity.cmd_sn};
+                         .first_cmd_sn = identity.cmd_sn,
+                         .first_transfer_tag = policy.first_transfer_tag()};
   options.interferences = registry_.interferences;
   Executor* home = &Executor::current();
   if (!identity.discovery) {

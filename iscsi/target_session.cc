@@ -63,6 +63,7 @@ Session::Session(SessionHost& host, Executor& home, SessionOptions options)
       told_max_cmd_sn_(max_cmd_sn_),
       slots_(std::bit_ceil<std::size_t>(options_.queue_depth)),
       buckets_(std::bit_ceil<std::size_t>(options_.queue_depth) * 2),
+      next_transfer_tag_(options_.first_transfer_tag),
       early_limit_(std::clamp(home.buffers().limit_bytes() / 16, kLeastEarly, kMostEarly)),
       read_budget_(home.buffers()),
       write_budget_(home.buffers()) {
@@ -492,6 +493,8 @@ void Session::task_finished(ScsiTask& task) {
 // Section 4.2.2.1: the window never shrinks from its upper end; it is closed while as many
 // commands are in flight as may be.
 void Session::refresh_window() {
+  if (window_closed_) [[unlikely]]
+    return;
   const std::uint32_t in_flight = task_count_ - immediate_count_;
   const std::uint32_t room = options_.queue_depth - std::min(options_.queue_depth, in_flight);
   const std::uint32_t candidate = exp_cmd_sn_ + room - 1;

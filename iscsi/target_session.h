@@ -108,6 +108,7 @@ struct SessionOptions {
   SessionParameters parameters;
   KeyPreferences preferences;
   std::uint32_t first_cmd_sn = 0;
+  std::uint32_t first_transfer_tag = 1;
   std::uint32_t queue_depth = 128;
 };
 
@@ -222,6 +223,10 @@ class Session : public std::enable_shared_from_this<Session> {
   void forget_waiter(ScsiTask& task);
   void task_finished(ScsiTask& task);
   void tell_window();
+  // By a rule. The one keeps the command window as it is for a time; the other sends an event and
+  // does what it announces.
+  [[gnu::cold]] void close_window(Duration time);
+  [[gnu::cold]] void announce(ConnectionLink& link, AsyncEventCode event, Duration time);
   bool is_interfered_with() const noexcept {
     return interference_ != nullptr && !interference_->quiet();
   }
@@ -302,7 +307,9 @@ class Session : public std::enable_shared_from_this<Session> {
   void note_acknowledged(ConnectionLink& link, std::uint32_t exp_stat_sn);
   Task<void> wait_for_acknowledgements(const ConnectionLink* issuing);
   void send_event(ConnectionLink& link, AsyncEventCode event, std::uint16_t parameter1,
-                  std::uint16_t parameter3);
+                  std::uint16_t parameter3, std::uint16_t parameter2 = 0);
+  Task<void> carry_out_event(std::uint16_t cid, AsyncEventCode event, Duration time);
+  Task<void> open_window();
   void tell_drop(std::uint16_t cid);
   ConnectionLink* find_link(std::uint16_t cid) const;
   void drop(ConnectionLink& link);
@@ -342,10 +349,13 @@ class Session : public std::enable_shared_from_this<Session> {
   std::vector<ScsiTask*> buckets_;  // By ITT; a power of two.
   std::uint32_t task_count_ = 0;
   std::uint32_t immediate_count_ = 0;
-  std::uint32_t next_transfer_tag_ = 1;
+  std::uint32_t next_transfer_tag_;
   std::size_t early_bytes_ = 0;  // Held or promised for what waits for its turn.
   std::size_t early_limit_;
   unsigned slowed_ = 0;         // Functions that a rule answers late.
+  bool announcing_ = false;     // An event by a rule is being carried out.
+  bool window_closed_ = false;  // By a rule, until then:
+  TimePoint window_opens_{};
   unsigned fence_waiters_ = 0;  // Who waits for acknowledgements of statuses.
   TransferBudget read_budget_;
   TransferBudget write_budget_;

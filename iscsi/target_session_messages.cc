@@ -95,14 +95,16 @@ Task<void> Session::wait_for_acknowledgements(const ConnectionLink* issuing) {
 
 // Asynchronous messages ----------------------------------------------------------------------
 
-// Nothing is kept for a connection that has gone, and nobody has to wait: Parameter2 is always 0.
+// Nothing is kept for a connection that has gone, and nobody has to wait, unless a rule says so in
+// Parameter2.
 void Session::send_event(ConnectionLink& link, AsyncEventCode event, std::uint16_t parameter1,
-                         std::uint16_t parameter3) {
+                         std::uint16_t parameter3, std::uint16_t parameter2) {
   assert(!is_discovery());
   Bhs bhs;
   write_async_message({.numbers = numbers(link),
                        .event = event,
                        .parameter1 = parameter1,
+                       .parameter2 = parameter2,
                        .parameter3 = parameter3},
                       bhs);
   send(link, bhs, {}, StatSnUse::kConsume);
@@ -200,6 +202,57 @@ Task<void> Session::request_negotiation(Duration within) {
     if (!answers(*link)) continue;
     send_event(*link, AsyncEventCode::kNegotiationRequest, 0, static_cast<std::uint16_t>(seconds));
   }
+}
+
+// Rules --------------------------------------------------------------------------------------
+
+void Session::announce(ConnectionLink& link, AsyncEventCode event, Duration time) {
+  if (is_discovery() || announcing_ || !background_.enter()) return;
+  announcing_ = true;
+  spawn(carry_out_event(link.cid, event, time));
+}
+
+// A logout that is asked for and does not come in time, and what is announced, end connections. A
+// negotiation that does not come changes nothing.
+Task<void> Session::carry_out_event(std::uint16_t cid, AsyncEventCode event, Duration time) {
+  const std::shared_ptr<Session> keep = shared_from_this();
+  const GateHold hold(background_);
+  const bool single = event == AsyncEventCode::kConnectionDrop;
+  const Concerned concerned = of_cid(single ? std::optional(cid) : std::nullopt);
+  ConnectionLink* const link = find_link(cid);
+  if (event == AsyncEventCode::kNegotiationRequest) {
+    co_await request_negotiation(time);
+  } else if (event == AsyncEventCode::kLogoutRequest) {
+    co_await ask_to_log_out(std::nullopt, time);
+  } else if (link != nullptr && answers(*link)) {
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(time).count();
+    send_event(*link, event, single ? cid : 0, 0, static_cast<std::uint16_t>(seconds));
+    co_await wait_for_logouts(concerned, home_.now() + kAnnouncementTime);
+  }
+  if (event != AsyncEventCode::kNegotiationRequest) {
+    for (const auto& each : links_) {
+      if (concerned(*each)) break_off(*each);
+    }
+  }
+  announcing_ = false;
+}
+
+void Session::close_window(Duration time) {
+  window_opens_ = std::max(window_opens_, home_.now() + time);
+  if (window_closed_ || !background_.enter()) return;
+  window_closed_ = true;
+  spawn(open_window());
+}
+
+Task<void> Session::open_window() {
+  const std::shared_ptr<Session> keep = shared_from_this();
+  const GateHold hold(background_);
+  while (!closing_ && home_.now() < window_opens_) {
+    (void)co_await changed_.wait_until(window_opens_);
+  }
+  window_closed_ = false;
+  refresh_window();
+  tell_window();
 }
 
 }  // namespace sandbay::iscsi

@@ -158,7 +158,7 @@ BufferList ScsiTask::take_ready(std::size_t byte_count) {
   lent_ = std::min(byte_count, write_held_);
   consumed_ += static_cast<std::uint32_t>(byte_count);
   BufferList data = ready_.take_front(byte_count);
-  if (solicited_end_ < data_out_length) solicit();
+  if (asks_for_more()) solicit();
   return data;
 }
 
@@ -327,7 +327,7 @@ void ScsiTask::deliver(scsi::TargetDevice& device) {
     return;
   }
   released_ = false;
-  if (pdu_.write && !unsolicited_open_ && solicited_end_ < data_out_length) solicit();
+  if (pdu_.write && !unsolicited_open_ && asks_for_more()) solicit();
   device.execute(*this);
 }
 
@@ -363,7 +363,7 @@ void ScsiTask::finish(scsi::Outcome outcome) {
   assert(!finished_ && !lingering_);
   Duration delay{};
   if (session_->is_interfered_with()) [[unlikely]]
-    delay = delay_by_rule(outcome);
+    delay = bend_by_rule(outcome);
   const bool waits = expects_data() || delay > Duration::zero();
   if (!outcome.silent && waits && session_->answers(*link_)) {
     linger(std::move(outcome), home_->now() + delay);
@@ -372,12 +372,27 @@ void ScsiTask::finish(scsi::Outcome outcome) {
   conclude(std::move(outcome));
 }
 
-// It may also lose its answer.
-Duration ScsiTask::delay_by_rule(scsi::Outcome& outcome) {
+Duration ScsiTask::bend_by_rule(scsi::Outcome& outcome) {
   if (outcome.silent || !delivered_ || !session_->answers(*link_)) return {};
   const SessionInterference::Response rule = session_->interference().judge_response(*this);
   if (rule.lose) outcome = {.silent = true};
+  if (rule.residual != Residual::kNone) bend_residual(outcome, rule.residual, rule.residual_bytes);
+  if (rule.window_closes > Duration::zero()) session_->close_window(rule.window_closes);
+  if (rule.event) session_->announce(*link_, *rule.event, rule.event_time);
   return rule.delay;
+}
+
+// As if the command had called for fewer bytes than the initiator expects, or for more.
+void ScsiTask::bend_residual(scsi::Outcome& outcome, Residual residual, std::uint32_t byte_count) {
+  std::uint64_t& called_for = pdu_.write ? outcome.data_out_bytes : outcome.data_in_bytes;
+  if (residual == Residual::kOverflow) {
+    called_for = std::uint64_t{pdu_.expected_data_transfer_length} + byte_count;
+    return;
+  }
+  called_for -= std::min<std::uint64_t>(called_for, byte_count);
+  if (pdu_.write || pending_in_.empty()) return;
+  const std::size_t kept = pending_in_.byte_count();
+  pending_in_ = pending_in_.take_front(kept - std::min<std::size_t>(kept, byte_count));
 }
 
 void ScsiTask::conclude(scsi::Outcome outcome) {

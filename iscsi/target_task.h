@@ -11,6 +11,7 @@
 #include <map>
 #include <optional>
 
+#include "iscsi/interference.h"
 #include "iscsi/pdu.h"
 #include "iscsi/target_framing.h"
 #include "iscsi/transfer_budget.h"
@@ -124,14 +125,20 @@ class ScsiTask final : public scsi::Command, public FramePooled {
   void end_transfer(Transfer& transfer);
   bool expects_data() const noexcept { return unsolicited_open_ || transfer_count_ > 0; }
   void linger(scsi::Outcome outcome, TimePoint until);
-  // How late a rule answers it.
-  [[gnu::cold]] Duration delay_by_rule(scsi::Outcome& outcome);
+  // How late a rule answers it; it may also change the outcome.
+  [[gnu::cold]] Duration bend_by_rule(scsi::Outcome& outcome);
+  [[gnu::cold]] void bend_residual(scsi::Outcome& outcome, Residual residual,
+                                   std::uint32_t byte_count);
   void let_go_of_memory();
   Task<void> answer_after_data(TimePoint until);
   void solicit();
   Task<void> solicit_when_promised(std::uint32_t byte_count);
   Task<void> solicit_in_time();
+  [[gnu::cold]] bool is_withheld_by_rule();
+  Task<void> solicit_after(TimePoint until);
+  bool asks_for_more() const noexcept { return solicited_end_ < data_out_length || held_back_ > 0; }
   void send_ready_to_transfer();
+  Transfer next_transfer();
   void flush_data_in(bool last, const scsi::Outcome* outcome);
   void respond(const scsi::Outcome& outcome);
   void finish(scsi::Outcome outcome);
@@ -163,6 +170,11 @@ class ScsiTask final : public scsi::Command, public FramePooled {
   std::uint32_t data_came_ = 0;     // Bytes of use; tells whether some have come.
   std::uint32_t solicited_end_ = 0;
   std::uint32_t promised_ahead_ = 0;  // Room for what no R2T has asked for yet.
+  // What rules say of the next R2T, and a piece that one has made wait for what is behind it.
+  SessionInterference::Transfer transfer_rule_;
+  bool transfer_judged_ = false;
+  std::uint32_t held_back_at_ = 0;
+  std::uint32_t held_back_ = 0;  // Bytes; promised.
   // Bytes of the write budget: all that this task holds, the part that the device server works on,
   // and the piece that has no promise of memory yet.
   TransferBudget::Claim write_claim_;

@@ -206,9 +206,12 @@ void ScsiTask::solicit() {
   if (finished_ || lingering_ || unsolicited_open_ || refusal_ != Refusal::kNone) return;
   const std::size_t most =
       std::min<std::size_t>(session_->parameters().max_outstanding_r2t, kMostTransfers);
-  while (!promising_ && !write_claim_.waiting && transfer_count_ < most &&
-         solicited_end_ < data_out_length && solicited_end_ - consumed_ < kAheadBytes) {
-    if (promised_ahead_ == 0 && !prepare_transfer()) return;
+  while (!promising_ && !write_claim_.waiting && transfer_count_ < most && asks_for_more() &&
+         solicited_end_ - consumed_ < kAheadBytes) {
+    if (session_->is_interfered_with() && !transfer_judged_) [[unlikely]] {
+      if (is_withheld_by_rule()) return;
+    }
+    if (promised_ahead_ == 0 && held_back_ == 0 && !prepare_transfer()) return;
     if (session_->options().pace.waits()) {
       promising_ = true;
       ++pins_;
@@ -285,16 +288,62 @@ Task<void> ScsiTask::solicit_in_time() {
   delete_if_done();
 }
 
-// For as much as may be asked for at once of what there is room for.
-void ScsiTask::send_ready_to_transfer() {
+bool ScsiTask::is_withheld_by_rule() {
+  transfer_judged_ = true;
+  transfer_rule_ = session_->interference().judge_transfer(*this);
+  if (transfer_rule_.delay <= Duration::zero()) return false;
+  promising_ = true;
+  ++pins_;
+  spawn(solicit_after(home_->now() + transfer_rule_.delay));
+  return true;
+}
+
+Task<void> ScsiTask::solicit_after(TimePoint until) {
+  Session& session = *session_;
+  ConnectionLink& link = *link_;
+  ++link.pins;
+  const std::shared_ptr<Session> keep = session.shared_from_this();
+  const auto wanted = [this, &link] {
+    return !finished_ && !lingering_ && !link.ended && refusal_ == Refusal::kNone && !cancelled_;
+  };
+  while (wanted() && home_->now() < until) (void)co_await arrival_.wait_until(until);
+  promising_ = false;
+  if (wanted()) {
+    solicit();
+    arrival_.notify_all();  // From now on, data are waited for with patience.
+  }
+  session.unpin(link);
+  --pins_;
+  delete_if_done();
+}
+
+// As much as may be asked for at once of what there is room for.
+ScsiTask::Transfer ScsiTask::next_transfer() {
+  if (held_back_ > 0) {
+    return {.offset = held_back_at_, .byte_count = std::exchange(held_back_, 0)};
+  }
   const std::uint32_t burst = std::min(session_->parameters().max_burst_length, kTransferBytes);
-  const std::uint32_t byte_count = std::min(burst, promised_ahead_);
+  std::uint32_t byte_count = std::min(burst, promised_ahead_);
+  const SessionInterference::Transfer rule = std::exchange(transfer_rule_, {});
+  transfer_judged_ = false;
+  if (rule.most > 0) byte_count = std::min(byte_count, rule.most);
   promised_ahead_ -= byte_count;
-  Transfer& transfer = transfers_[transfer_count_++];
-  transfer = {.target_transfer_tag = session_->next_transfer_tag(),
-              .offset = solicited_end_,
-              .byte_count = byte_count};
+  Transfer transfer{.offset = solicited_end_, .byte_count = byte_count};
   solicited_end_ += byte_count;
+  if (rule.disorder && byte_count > 1) {
+    held_back_at_ = transfer.offset;
+    held_back_ = byte_count / 2;
+    transfer.offset += held_back_;
+    transfer.byte_count -= held_back_;
+  }
+  return transfer;
+}
+
+void ScsiTask::send_ready_to_transfer() {
+  Transfer& transfer = transfers_[transfer_count_];
+  transfer = next_transfer();
+  ++transfer_count_;
+  transfer.target_transfer_tag = session_->next_transfer_tag();
   Bhs bhs;
   write_ready_to_transfer({.lun = pdu_.lun,
                            .initiator_task_tag = pdu_.initiator_task_tag,
@@ -302,7 +351,7 @@ void ScsiTask::send_ready_to_transfer() {
                            .numbers = session_->numbers(*link_),
                            .r2t_sn = next_r2t_sn_++,
                            .buffer_offset = transfer.offset,
-                           .desired_data_transfer_length = byte_count},
+                           .desired_data_transfer_length = transfer.byte_count},
                           bhs);
   session_->send(*link_, bhs, {}, StatSnUse::kShow);
 }
@@ -347,7 +396,7 @@ void ScsiTask::drop_data() {
   early_.clear();
   gathered_ = Buffer();
   gathered_bytes_ = 0;
-  session_->unpromise(*link_, std::exchange(promised_ahead_, 0));
+  session_->unpromise(*link_, std::exchange(promised_ahead_, 0) + std::exchange(held_back_, 0));
 }
 
 }  // namespace sandbay::iscsi

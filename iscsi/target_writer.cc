@@ -42,7 +42,7 @@ void Connection::send(Bhs bhs, BufferList data, StatSnUse use) {
   finish_outgoing(outgoing);
   if (fate != PduInterference::Fate::kPass) [[unlikely]]
     spoil(outgoing, fate);
-  queued_bytes_ += cost_of(outgoing);
+  queued_bytes_ += cost_of(queue_.back());
   ++traffic_.pdus_out;
   if (idle_writer_) {
     home_->post_at_turn_end(std::exchange(idle_writer_, {}));
@@ -70,6 +70,24 @@ void Connection::spoil(Outgoing& outgoing, PduInterference::Fate fate) {
   if (fate == PduInterference::Fate::kHeaderDigest) outgoing.header.back() ^= std::byte{1};
   if (fate == PduInterference::Fate::kDataDigest) {
     outgoing.trailer.at(outgoing.trailer_bytes - 1U) ^= std::byte{1};
+  }
+  if (fate == PduInterference::Fate::kCut) {
+    const std::size_t half = outgoing.data.byte_count() / 2;
+    if (half == 0) outgoing.header_bytes = kBhsBytes / 2;
+    outgoing.data = outgoing.data.take_front(half);
+    outgoing.trailer_bytes = 0;
+    given_up_ = kBrokenByRule;
+    last_queued_ = true;
+  }
+  if (fate == PduInterference::Fate::kTwice) {
+    queued_bytes_ += cost_of(outgoing);
+    ++traffic_.pdus_out;
+    Outgoing again{.header = outgoing.header,
+                   .trailer = outgoing.trailer,
+                   .header_bytes = outgoing.header_bytes,
+                   .trailer_bytes = outgoing.trailer_bytes,
+                   .data = outgoing.data.share()};
+    queue_.push_back(std::move(again));
   }
 }
 

@@ -23,6 +23,8 @@ inline constexpr std::size_t kMaximumSimpleValueBytes = 255;
 inline constexpr std::size_t kMaximumValueBytes = 8192;
 // What a logical text data segment may hold: section 6.1 asks for 8 KiB, 64 KiB with large items.
 inline constexpr std::size_t kMaximumTextBytes = 64 * 1024;
+// The most in one PDU of a login: nothing has been declared yet (section 13.12).
+inline constexpr std::size_t kLoginSegmentBytes = 8192;
 inline constexpr std::size_t kMaximumPairs = 512;
 
 // The reserved values of section 6.2.

@@ -28,7 +28,14 @@ Stage stage_of(Fault fault) {
     case Fault::kCheck:
     case Fault::kUnitNotReady:
     case Fault::kAborted:
+    case Fault::kAluaState:
       return Stage::kStart;
+    case Fault::kResidual:
+    case Fault::kAsync:
+    case Fault::kWindowClose:
+    case Fault::kR2tWithhold:
+    case Fault::kR2tSmall:
+    case Fault::kR2tDisorder:
     case Fault::kResponseDelay:
     case Fault::kResponseDrop:
     case Fault::kTmfReject:
@@ -38,7 +45,10 @@ Stage stage_of(Fault fault) {
       return Stage::kAnswer;
     case Fault::kLoginReject:
     case Fault::kLoginSlow:
+    case Fault::kLoginStall:
     case Fault::kRedirect:
+    case Fault::kNegoOdd:
+    case Fault::kCounterNearWrap:
       return Stage::kLogin;
     default:
       return Stage::kArrival;

@@ -165,8 +165,10 @@ std::string missing(const Rule& rule) {
     case Fault::kResponseDelay:
     case Fault::kTmfSlow:
     case Fault::kLoginSlow:
+    case Fault::kWindowClose:
+    case Fault::kR2tWithhold:
       if (rule.latency == Latency{}) {
-        return fmt::format("do={}: say how late with latency=", name);
+        return fmt::format("do={}: say how long with latency=", name);
       }
       break;
     case Fault::kRedirect:
@@ -191,8 +193,20 @@ std::string missing(const Rule& rule) {
   return {};
 }
 
+std::string wrong_way(const Rule& rule) {
+  if (rule.way == Way::kFirst) return {};
+  std::vector<std::string_view> names;
+  for (const WayRow& row : all_ways()) {
+    if (row.fault != rule.fault) continue;
+    if (row.way == rule.way) return {};
+    names.push_back(row.name);
+  }
+  return fmt::format("how=: for do={} {} are possible", fault_name(rule.fault), listing(names));
+}
+
 std::string unusable(const Rule& rule) {
   std::string wrong = wrong_place(rule);
+  if (wrong.empty()) wrong = wrong_way(rule);
   if (wrong.empty()) wrong = wrong_operations(rule);
   if (wrong.empty()) wrong = missing(rule);
   return wrong;

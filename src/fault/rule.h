@@ -80,12 +80,19 @@ enum class Fault : std::uint8_t {
   kUnitAttention,
   kUnitNotReady,
   kAborted,
+  kLunVanish,
+  kAluaState,
   // Connections and their PDUs.
   kPduDrop,
   kPduDelay,
   kDigestHeader,
   kDigestData,
   kDrop,
+  kPduDup,
+  kPduTruncate,
+  kStatSnGap,
+  kDataSnGap,
+  kR2tSnGap,
   // Answers of sessions, and logins.
   kResponseDelay,
   kResponseDrop,
@@ -93,11 +100,20 @@ enum class Fault : std::uint8_t {
   kTmfSlow,
   kTmfLie,
   kNopIgnore,
+  kResidual,
+  kAsync,
+  kWindowClose,
+  kR2tWithhold,
+  kR2tSmall,
+  kR2tDisorder,
   kLoginReject,
   kLoginSlow,
+  kLoginStall,
   kRedirect,
+  kNegoOdd,
+  kCounterNearWrap,
 };
-inline constexpr std::size_t kFaultCount = static_cast<std::size_t>(Fault::kRedirect) + 1;
+inline constexpr std::size_t kFaultCount = static_cast<std::size_t>(Fault::kCounterNearWrap) + 1;
 
 std::string_view fault_name(Fault fault);  // As a rule writes it: "misdirect.write".
 
@@ -174,6 +190,22 @@ enum class PowerLoss : std::uint8_t {
 
 enum class FlipPlace : std::uint8_t { kRest, kRead, kWrite };
 
+// how=: the way in which a fault strikes that knows several; without it, its first one here.
+enum class Way : std::uint8_t {
+  kFirst,
+  kReset,  // do=drop
+  kClose,
+  kUnder,  // do=residual
+  kOver,
+  kTransition,  // do=alua.state
+  kStandby,
+  kUnavailable,
+  kLogout,  // do=async, in the order of AsyncEvent (RFC 7143, section 11.9.1)
+  kConnection,
+  kSession,
+  kNegotiation,
+};
+
 struct Rule {
   std::string id;  // Empty: the engine chooses one.
   Place at;
@@ -230,10 +262,12 @@ struct Rule {
   PowerLoss loss = PowerLoss::kAnyOrder;
   std::optional<std::uint8_t> sense_key;
   std::optional<std::uint16_t> sense_code;  // ASC, and ASCQ in the lower byte.
-  bool closes = false;                      // do=drop: an orderly end instead of a reset.
-  std::uint64_t result = 255;               // do=tmf.reject: RFC 7143, section 11.6.1.
-  std::uint64_t status = 0x0301;            // do=login.reject: section 11.13.5.
-  std::string address;                      // do=redirect: where to log in instead.
+  Way way = Way::kFirst;
+  std::uint64_t bytes = 512;                        // do=residual, r2t.small.
+  Duration time_to_wait = std::chrono::seconds(3);  // do=async: its time, in whole seconds.
+  std::uint64_t result = 255;                       // do=tmf.reject: RFC 7143, section 11.6.1.
+  std::uint64_t status = 0x0301;                    // do=login.reject: section 11.13.5.
+  std::string address;                              // do=redirect: where to log in instead.
   bool permanent = false;
 
   // How long, and what then.

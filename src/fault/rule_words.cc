@@ -21,7 +21,8 @@ using std::string_view;
 
 constexpr FaultSet kSlowing{Fault::kSlow, Fault::kMemberSlow};
 constexpr FaultSet kLate{Fault::kSlow,          Fault::kMemberSlow, Fault::kPduDelay,
-                         Fault::kResponseDelay, Fault::kTmfSlow,    Fault::kLoginSlow};
+                         Fault::kResponseDelay, Fault::kTmfSlow,    Fault::kLoginSlow,
+                         Fault::kWindowClose,   Fault::kR2tWithhold};
 constexpr FaultSet kOnPower{Fault::kPowerCut, Fault::kPowerCutAgain};
 constexpr FaultSet kMisdirected{Fault::kMisdirectWrite, Fault::kMisdirectRead};
 constexpr FaultSet kDamaging{Fault::kFlip, Fault::kMisdirectWrite, Fault::kLost, Fault::kTorn,
@@ -33,15 +34,23 @@ constexpr FaultSet kOfCommands{Fault::kNothing,
                                Fault::kReservationConflict,
                                Fault::kUnitAttention,
                                Fault::kUnitNotReady,
-                               Fault::kAborted};
+                               Fault::kAborted,
+                               Fault::kLunVanish,
+                               Fault::kAluaState};
 constexpr FaultSet kOfPdus{Fault::kNothing,      Fault::kPduDrop,    Fault::kPduDelay,
-                           Fault::kDigestHeader, Fault::kDigestData, Fault::kDrop};
-constexpr FaultSet kOfResponses{Fault::kResponseDelay, Fault::kResponseDrop};
+                           Fault::kDigestHeader, Fault::kDigestData, Fault::kDrop,
+                           Fault::kPduDup,       Fault::kPduTruncate};
+constexpr FaultSet kGaps{Fault::kStatSnGap, Fault::kDataSnGap, Fault::kR2tSnGap};
+constexpr FaultSet kOfResponses{Fault::kResponseDelay, Fault::kResponseDrop, Fault::kResidual,
+                                Fault::kAsync,         Fault::kWindowClose,  Fault::kR2tWithhold,
+                                Fault::kR2tSmall,      Fault::kR2tDisorder};
 constexpr FaultSet kOfTmfs{Fault::kTmfReject, Fault::kTmfSlow, Fault::kTmfLie};
-constexpr FaultSet kOfLogins{Fault::kLoginReject, Fault::kLoginSlow, Fault::kRedirect};
+constexpr FaultSet kOfLogins{Fault::kLoginReject, Fault::kLoginSlow, Fault::kLoginStall,
+                             Fault::kRedirect,    Fault::kNegoOdd,   Fault::kCounterNearWrap};
 constexpr FaultSet kWithOpcode = kOfCommands | kOfPdus | kOfResponses;
-constexpr FaultSet kWithLun = kOfPdus | kOfResponses | kOfTmfs;
-constexpr FaultSet kOfPaths = kWithOpcode | kOfTmfs | kOfLogins | FaultSet{Fault::kNopIgnore};
+constexpr FaultSet kWithLun = kOfPdus | kGaps | kOfResponses | kOfTmfs;
+constexpr FaultSet kOfPaths =
+    kWithOpcode | kGaps | kOfTmfs | kOfLogins | FaultSet{Fault::kNopIgnore};
 constexpr FaultSet kWithCode{Fault::kCheck, Fault::kUnitAttention, Fault::kUnitNotReady,
                              Fault::kAborted};
 
@@ -368,12 +377,34 @@ string read_address(Rule& rule, string_view value) {
   return {};
 }
 
+// Which of them a fault knows, unusable() tells when the fault is known.
 string read_how(Rule& rule, string_view value) {
-  if (value != "reset" && value != "close") return "reset and close are possible";
-  rule.closes = value == "close";
+  const auto row = std::ranges::find(all_ways(), value, &WayRow::name);
+  if (row == all_ways().end()) {
+    std::vector<string_view> names;
+    for (const WayRow& each : all_ways()) names.push_back(each.name);
+    return listing(names) + " are possible";
+  }
+  rule.way = row->way;
   return {};
 }
-string write_how(const Rule& rule) { return rule.closes ? "close" : ""; }
+string write_how(const Rule& rule) {
+  const auto row = std::ranges::find(all_ways(), rule.way, &WayRow::way);
+  return row == all_ways().end() ? "" : string(row->name);
+}
+
+string read_wait(Rule& rule, string_view value) {
+  const auto time = to_time(value);
+  constexpr auto kMost = std::chrono::seconds(0xffff);
+  if (!time.has_value() || *time > kMost || *time % std::chrono::seconds(1) != Duration::zero()) {
+    return "whole seconds up to 65535s are possible";
+  }
+  rule.time_to_wait = *time;
+  return {};
+}
+string write_wait(const Rule& rule) {
+  return rule.time_to_wait == std::chrono::seconds(3) ? "" : time_text(rule.time_to_wait);
+}
 
 // When. ----------------------------------------------------------------------------------------
 
@@ -735,7 +766,11 @@ constexpr std::array kWords = {
     Word{"temperature", FaultSet{Fault::kSmart}, read_optional<&Rule::temperature, 255>,
          write_optional<&Rule::temperature>},
     Word{"loss", kOnPower, read_loss, write_loss},
-    Word{"how", FaultSet{Fault::kDrop}, read_how, write_how},
+    Word{"how", FaultSet{Fault::kDrop, Fault::kResidual, Fault::kAluaState, Fault::kAsync},
+         read_how, write_how},
+    Word{"bytes", FaultSet{Fault::kResidual, Fault::kR2tSmall},
+         read_number<&Rule::bytes, 1, 1 << 20>, write_number<&Rule::bytes, 512>},
+    Word{"wait", FaultSet{Fault::kAsync}, read_wait, write_wait},
     Word{"result", FaultSet{Fault::kTmfReject}, read_number<&Rule::result, 0, 255>,
          write_number<&Rule::result, 255>},
     Word{"status", FaultSet{Fault::kLoginReject}, read_status, write_status},

@@ -15,8 +15,20 @@ namespace sandbay::fault {
 
 namespace {
 
+// Units serve it although the fault holds. Asymmetric access states: SPC-4 5.11.2.
+bool is_served(const Rule& rule, const Occasion& occasion) {
+  constexpr std::array<std::uint8_t, 4> kUnavailable = {0x3B, 0x3C, 0xA3, 0xA4};
+  constexpr std::array<std::uint8_t, 10> kStandby = {0x15, 0x1A, 0x1C, 0x1D, 0x4C,
+                                                     0x4D, 0x55, 0x5A, 0x5E, 0x5F};
+  const std::uint8_t opcode = occasion.opcode.value_or(0);
+  if (rule.fault == Fault::kLunVanish) return opcode == 0xA0;  // REPORT LUNS, of the target.
+  if (rule.fault != Fault::kAluaState) return occasion.always_served && rule.opcodes.empty();
+  return occasion.always_served || std::ranges::find(kUnavailable, opcode) != kUnavailable.end() ||
+         (way_of(rule) == Way::kStandby && std::ranges::binary_search(kStandby, opcode));
+}
+
 bool has_fit(const Rule& rule, const Occasion& occasion) {
-  if (occasion.always_served && rule.opcodes.empty()) return false;
+  if (is_served(rule, occasion)) return false;
   if (!rule.opcodes.empty() &&
       !(occasion.opcode && std::ranges::binary_search(rule.opcodes, *occasion.opcode))) {
     return false;

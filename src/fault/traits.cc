@@ -1,6 +1,7 @@
 // The table of faults, and what follows from it for a rule.
 #include "fault/traits.h"
 
+#include <algorithm>
 #include <array>
 #include <cassert>
 
@@ -73,21 +74,49 @@ constexpr std::array<Traits, kFaultCount> kTraits = {{
     {Fault::kUnitAttention, "ua", Manner::kStrike, kLuns, kEveryOperation},
     {Fault::kUnitNotReady, "notready", Manner::kStrike, kLuns, kEveryOperation},
     {Fault::kAborted, "aborted", Manner::kStrike, kLuns, kEveryOperation},
+    {Fault::kLunVanish, "lun.vanish", Manner::kStrike, kLuns, kEveryOperation},
+    {Fault::kAluaState, "alua.state", Manner::kStrike, kLuns, kEveryOperation},
     {Fault::kPduDrop, "pdu.drop", Manner::kStrike, kConnections, 0},
     {Fault::kPduDelay, "pdu.delay", Manner::kStrike, kConnections, 0},
     {Fault::kDigestHeader, "digest.header", Manner::kStrike, kConnections, 0},
     {Fault::kDigestData, "digest.data", Manner::kStrike, kConnections, 0},
     {Fault::kDrop, "drop", Manner::kStrike, kConnections, 0},
+    {Fault::kPduDup, "pdu.dup", Manner::kStrike, kConnections, 0},
+    {Fault::kPduTruncate, "pdu.truncate", Manner::kStrike, kConnections, 0},
+    {Fault::kStatSnGap, "statsn.gap", Manner::kStrike, kConnections, 0},
+    {Fault::kDataSnGap, "datasn.gap", Manner::kStrike, kConnections, 0},
+    {Fault::kR2tSnGap, "r2tsn.gap", Manner::kStrike, kConnections, 0},
     {Fault::kResponseDelay, "response.delay", Manner::kStrike, kSessions, 0},
     {Fault::kResponseDrop, "response.drop", Manner::kStrike, kSessions, 0},
     {Fault::kTmfReject, "tmf.reject", Manner::kStrike, kSessions, 0},
     {Fault::kTmfSlow, "tmf.slow", Manner::kStrike, kSessions, 0},
     {Fault::kTmfLie, "tmf.lie", Manner::kStrike, kSessions, 0},
     {Fault::kNopIgnore, "nop.ignore", Manner::kStrike, kSessions, 0},
+    {Fault::kResidual, "residual", Manner::kStrike, kSessions, 0},
+    {Fault::kAsync, "async", Manner::kStrike, kSessions, 0},
+    {Fault::kWindowClose, "window.close", Manner::kStrike, kSessions, 0},
+    {Fault::kR2tWithhold, "r2t.withhold", Manner::kStrike, kSessions, 0},
+    {Fault::kR2tSmall, "r2t.small", Manner::kStrike, kSessions, 0},
+    {Fault::kR2tDisorder, "r2t.disorder", Manner::kStrike, kSessions, 0},
     {Fault::kLoginReject, "login.reject", Manner::kStrike, kLinks, 0},
     {Fault::kLoginSlow, "login.slow", Manner::kStrike, kLinks, 0},
+    {Fault::kLoginStall, "login.stall", Manner::kStrike, kLinks, 0},
     {Fault::kRedirect, "redirect", Manner::kStrike, kLinks, 0},
+    {Fault::kNegoOdd, "nego.odd", Manner::kStrike, kLinks, 0},
+    {Fault::kCounterNearWrap, "counter.near.wrap", Manner::kStrike, kLinks, 0},
 }};
+
+constexpr std::array kWays = {WayRow{"reset", Way::kReset, Fault::kDrop},
+                              WayRow{"close", Way::kClose, Fault::kDrop},
+                              WayRow{"under", Way::kUnder, Fault::kResidual},
+                              WayRow{"over", Way::kOver, Fault::kResidual},
+                              WayRow{"transition", Way::kTransition, Fault::kAluaState},
+                              WayRow{"standby", Way::kStandby, Fault::kAluaState},
+                              WayRow{"unavailable", Way::kUnavailable, Fault::kAluaState},
+                              WayRow{"logout", Way::kLogout, Fault::kAsync},
+                              WayRow{"connection", Way::kConnection, Fault::kAsync},
+                              WayRow{"session", Way::kSession, Fault::kAsync},
+                              WayRow{"negotiation", Way::kNegotiation, Fault::kAsync}};
 
 constexpr bool in_order() {
   for (std::size_t i = 0; i < kTraits.size(); ++i) {
@@ -115,6 +144,14 @@ const Traits& traits(Fault fault) {
   const auto index = static_cast<std::size_t>(fault);
   assert(index < kTraits.size());
   return kTraits[index];
+}
+
+std::span<const WayRow> all_ways() { return kWays; }
+
+Way way_of(const Rule& rule) {
+  if (rule.way != Way::kFirst) return rule.way;
+  const auto first = std::ranges::find(kWays, rule.fault, &WayRow::fault);
+  return first == kWays.end() ? Way::kFirst : first->way;
 }
 
 std::string_view fault_name(Fault fault) { return traits(fault).name; }

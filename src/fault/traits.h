@@ -41,6 +41,15 @@ struct Traits {
 std::span<const Traits> all_traits();
 const Traits& traits(Fault fault);
 
+// The values of how=, by fault; a fault's first one holds where a rule has none.
+struct WayRow {
+  std::string_view name;
+  Way way;
+  Fault fault;
+};
+std::span<const WayRow> all_ways();
+Way way_of(const Rule& rule);
+
 // The rule's fault may depend on its parameters: flip on the way is a strike, at rest is not.
 Manner manner(const Rule& rule);
 // The operations that the rule looks at and its fault can strike.

@@ -16,6 +16,7 @@ namespace {
 
 using fault::Fault;
 using fault::Place;
+using fault::Way;
 using Fate = iscsi::PduInterference::Fate;
 
 // PDUs whose bytes 8 to 15 are a LUN (RFC 7143, section 11).
@@ -28,6 +29,27 @@ bool has_lun(iscsi::Opcode opcode) {
       return true;
     default:
       return false;
+  }
+}
+
+// Numbers that a PDU takes with it when it is lost.
+constexpr fault::FaultSet kStatusGap{Fault::kStatSnGap};
+constexpr fault::FaultSet kDataGap{Fault::kDataSnGap};
+constexpr fault::FaultSet kR2tGap{Fault::kR2tSnGap};
+
+bool has_status(iscsi::BhsView bhs) { return (bhs[1] & std::byte{1}) != std::byte{0}; }
+
+// PDUs of the target that use a StatSN up (section 4.2.2.2).
+bool consumes_stat_sn(iscsi::Opcode opcode, iscsi::BhsView bhs) {
+  switch (opcode) {
+    case iscsi::Opcode::kDataIn:
+      return has_status(bhs);
+    case iscsi::Opcode::kNopIn:
+      return iscsi::initiator_task_tag(bhs) != iscsi::kReservedTag;
+    case iscsi::Opcode::kReadyToTransfer:
+      return false;
+    default:
+      return (static_cast<unsigned>(opcode) & 0x20U) != 0;
   }
 }
 
@@ -49,7 +71,11 @@ class Interference final : public iscsi::PduInterference {
     }
     // Peripheral addressing, or flat space (SAM-5 clause 4.7).
     if (has_lun(opcode)) occasion.lun = big_endian<std::uint16_t>(bhs, 8) & 0x3FFFU;
-    fault::FaultSet faults{Fault::kNothing, Fault::kPduDrop, Fault::kPduDelay, Fault::kDrop};
+    fault::FaultSet faults{Fault::kNothing, Fault::kPduDrop, Fault::kPduDelay,
+                           Fault::kDrop,    Fault::kPduDup,  Fault::kPduTruncate};
+    if (opcode == iscsi::Opcode::kReadyToTransfer) faults = faults | kR2tGap;
+    if (opcode == iscsi::Opcode::kDataIn && !has_status(bhs)) faults = faults | kDataGap;
+    if (consumes_stat_sn(opcode, bhs)) faults = faults | kStatusGap;
     if (digests.header) faults = faults | fault::FaultSet{Fault::kDigestHeader};
     if (digests.data) faults = faults | fault::FaultSet{Fault::kDigestData};
     const fault::Rule* const rule = site_->judge(occasion, fault::Stage::kArrival, faults);
@@ -60,7 +86,14 @@ class Interference final : public iscsi::PduInterference {
   Verdict verdict_of(const fault::Rule& rule) {
     switch (rule.fault) {
       case Fault::kPduDrop:
+      case Fault::kStatSnGap:
+      case Fault::kDataSnGap:
+      case Fault::kR2tSnGap:
         return {.fate = Fate::kLose};
+      case Fault::kPduDup:
+        return {.fate = Fate::kTwice};
+      case Fault::kPduTruncate:
+        return {.fate = Fate::kCut};
       case Fault::kPduDelay:
         return {.delay = site_->draw(rule.latency)};
       case Fault::kDigestHeader:
@@ -68,7 +101,7 @@ class Interference final : public iscsi::PduInterference {
       case Fault::kDigestData:
         return {.fate = Fate::kDataDigest};
       default:
-        return {.fate = rule.closes ? Fate::kClose : Fate::kReset};
+        return {.fate = way_of(rule) == Way::kClose ? Fate::kClose : Fate::kReset};
     }
   }
 
@@ -84,15 +117,33 @@ class SessionFaults final : public iscsi::SessionInterference {
         initiator_(std::move(initiator)) {}
 
   Response judge_response(const scsi::Command& command) override {
-    fault::Occasion occasion = of(iscsi::Opcode::kScsiCommand, command.lun);
-    occasion.opcode = std::to_integer<std::uint8_t>(command.cdb[0]);
-    const scsi::CommandRow* const row = scsi::find_command(command.cdb);
-    if (row != nullptr) occasion.name = row->name;
     const fault::Rule* const rule =
-        judge(occasion, fault::FaultSet{Fault::kResponseDelay, Fault::kResponseDrop});
+        judge(of(command), fault::FaultSet{Fault::kResponseDelay, Fault::kResponseDrop,
+                                           Fault::kResidual, Fault::kAsync, Fault::kWindowClose});
     if (rule == nullptr) return {};
-    if (rule->fault == Fault::kResponseDrop) return {.lose = true};
-    return {.delay = site_->draw(rule->latency)};
+    switch (rule->fault) {
+      case Fault::kResponseDrop:
+        return {.lose = true};
+      case Fault::kResidual:
+        return {.residual = way_of(*rule) == Way::kOver ? iscsi::Residual::kOverflow
+                                                        : iscsi::Residual::kUnderflow,
+                .residual_bytes = static_cast<std::uint32_t>(rule->bytes)};
+      case Fault::kAsync:
+        return {.event = event_of(*rule), .event_time = rule->time_to_wait};
+      case Fault::kWindowClose:
+        return {.window_closes = site_->draw(rule->latency)};
+      default:
+        return {.delay = site_->draw(rule->latency)};
+    }
+  }
+
+  Transfer judge_transfer(const scsi::Command& command) override {
+    const fault::Rule* const rule = judge(
+        of(command), fault::FaultSet{Fault::kR2tWithhold, Fault::kR2tSmall, Fault::kR2tDisorder});
+    if (rule == nullptr) return {};
+    if (rule->fault == Fault::kR2tWithhold) return {.delay = site_->draw(rule->latency)};
+    if (rule->fault == Fault::kR2tDisorder) return {.disorder = true};
+    return {.most = static_cast<std::uint32_t>(rule->bytes)};
   }
 
   Management judge_management(const iscsi::TaskManagementRequest& request) override {
@@ -112,6 +163,25 @@ class SessionFaults final : public iscsi::SessionInterference {
   }
 
  private:
+  static iscsi::AsyncEventCode event_of(const fault::Rule& rule) {
+    switch (way_of(rule)) {
+      case Way::kConnection:
+        return iscsi::AsyncEventCode::kConnectionDrop;
+      case Way::kSession:
+        return iscsi::AsyncEventCode::kSessionDrop;
+      case Way::kNegotiation:
+        return iscsi::AsyncEventCode::kNegotiationRequest;
+      default:
+        return iscsi::AsyncEventCode::kLogoutRequest;
+    }
+  }
+  fault::Occasion of(const scsi::Command& command) const {
+    fault::Occasion occasion = of(iscsi::Opcode::kScsiCommand, command.lun);
+    occasion.opcode = std::to_integer<std::uint8_t>(command.cdb[0]);
+    const scsi::CommandRow* const row = scsi::find_command(command.cdb);
+    if (row != nullptr) occasion.name = row->name;
+    return occasion;
+  }
   fault::Occasion of(iscsi::Opcode opcode, std::uint64_t lun) const {
     const auto code = static_cast<std::uint8_t>(opcode);
     return {.pdu = code,
@@ -150,13 +220,23 @@ ConnectionFaults::Login ConnectionFaults::judge_login(const iscsi::LoginFacts& f
       {.pdu = kLogin, .initiator = facts.initiator_name, .name = fault::pdu_name(kLogin)},
       fault::Stage::kLogin, fault::kEveryFault);
   if (rule == nullptr) return {};
-  if (rule->fault == Fault::kLoginSlow) return {.delay = site->draw(rule->latency)};
-  if (rule->fault == Fault::kLoginReject) {
-    return {.status = static_cast<iscsi::LoginStatus>(rule->status)};
+  constexpr Duration kEver = std::chrono::hours(24);  // The time of a login ends it.
+  switch (rule->fault) {
+    case Fault::kLoginSlow:
+      return {.delay = site->draw(rule->latency)};
+    case Fault::kLoginStall:
+      return {.delay = kEver};
+    case Fault::kLoginReject:
+      return {.status = static_cast<iscsi::LoginStatus>(rule->status)};
+    case Fault::kNegoOdd:
+      return {.odd = true};
+    case Fault::kCounterNearWrap:
+      return {.near_wrap = true};
+    default:
+      return {.status = rule->permanent ? iscsi::LoginStatus::kMovedPermanently
+                                        : iscsi::LoginStatus::kMovedTemporarily,
+              .address = rule->address};
   }
-  return {.status = rule->permanent ? iscsi::LoginStatus::kMovedPermanently
-                                    : iscsi::LoginStatus::kMovedTemporarily,
-          .address = rule->address};
 }
 
 std::unique_ptr<iscsi::PduInterference> ConnectionFaults::of_connection(

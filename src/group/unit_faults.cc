@@ -24,7 +24,6 @@ using scsi::Additional;
 using scsi::CommandFlags;
 using scsi::CommandKind;
 using scsi::SenseKey;
-using scsi::Status;
 using scsi::UnitAttention;
 
 constexpr std::array kAttentions{UnitAttention::kPowerOn,
@@ -92,6 +91,18 @@ fault::Occasion occasion_of(const scsi::Command& command) {
   return occasion;
 }
 
+// Asymmetric access states (SPC-4 5.11.2).
+Additional access_state_of(const fault::Rule& rule) {
+  switch (way_of(rule)) {
+    case fault::Way::kStandby:
+      return Additional::kPortStandby;
+    case fault::Way::kUnavailable:
+      return Additional::kPortUnavailable;
+    default:
+      return Additional::kAccessStateTransition;
+  }
+}
+
 }  // namespace
 
 UnitFaults::UnitFaults(fault::Post& post, const std::string& volume)
@@ -110,11 +121,19 @@ const fault::Rule* UnitFaults::judge(const scsi::Command& command, fault::Stage 
   return site_->judge(occasion, stage, fault::kEveryFault);
 }
 
-std::optional<Status> UnitFaults::on_arrival(const scsi::Command& command, std::uint32_t in_set) {
+UnitFaults::Arrival UnitFaults::on_arrival(const scsi::Command& command, std::uint32_t in_set) {
   const fault::Rule* const rule = judge(command, fault::Stage::kArrival, in_set + 1);
-  if (rule == nullptr) return std::nullopt;
-  if (rule->fault == Fault::kBusy) return Status::kBusy;
-  return rule->fault == Fault::kTaskSetFull ? Status::kTaskSetFull : Status::kReservationConflict;
+  if (rule == nullptr) return Arrival::kPass;
+  switch (rule->fault) {
+    case Fault::kBusy:
+      return Arrival::kBusy;
+    case Fault::kTaskSetFull:
+      return Arrival::kTaskSetFull;
+    case Fault::kLunVanish:
+      return Arrival::kVanished;
+    default:
+      return Arrival::kReservationConflict;
+  }
 }
 
 std::optional<UnitAttention> UnitFaults::attention_for(const scsi::Command& command,
@@ -135,6 +154,9 @@ std::optional<scsi::Sense> UnitFaults::answer_for(const scsi::Command& command,
   switch (rule->fault) {
     case Fault::kUnitNotReady:
       sense = {.key = SenseKey::kNotReady, .additional = code(Additional::kBecomingReady)};
+      break;
+    case Fault::kAluaState:
+      sense = {.key = SenseKey::kNotReady, .additional = access_state_of(*rule)};
       break;
     case Fault::kAborted:
       sense = {.key = SenseKey::kAbortedCommand, .additional = code(Additional::kNone)};

@@ -16,8 +16,7 @@ class UnitFaults final : public scsi::Interference {
   UnitFaults(fault::Post& post, const std::string& volume);
   void rename(const std::string& volume);
 
-  std::optional<scsi::Status> on_arrival(const scsi::Command& command,
-                                         std::uint32_t in_set) override;
+  Arrival on_arrival(const scsi::Command& command, std::uint32_t in_set) override;
   std::optional<scsi::UnitAttention> attention_for(const scsi::Command& command,
                                                    std::uint32_t in_set) override;
   std::optional<scsi::Sense> answer_for(const scsi::Command& command,

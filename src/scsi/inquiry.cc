@@ -235,6 +235,7 @@ Job LogicalUnit::inquiry(Command& command) {
     if (code != 0) co_return invalid_cdb(2);
     used = standard_inquiry(data);
   }
+  if (command.unit_vanished) data[0] = std::byte{0x7F};  // As of a LUN that leads nowhere.
   co_return co_await return_parameters(command, std::span(data).first(used), allocation_length);
 }
 

@@ -23,9 +23,15 @@ class Interference {
 
   // Whether it would change nothing now: then it need not be asked.
   bool quiet() const noexcept { return quiet_; }
-  // The command has come and is not in the task set yet, which has `in_set` others. A status: it
-  // gets that and nothing else.
-  virtual std::optional<Status> on_arrival(const Command& command, std::uint32_t in_set) = 0;
+  enum class Arrival : std::uint8_t {
+    kPass,
+    kBusy,  // It gets that status and nothing else;
+    kTaskSetFull,
+    kReservationConflict,
+    kVanished,  // or what LUNs answer that lead nowhere.
+  };
+  // The command has come and is not in the task set yet, which has `in_set` others.
+  virtual Arrival on_arrival(const Command& command, std::uint32_t in_set) = 0;
   // Its turn has come: an attention to be established for its nexus. The task set has `in_set`
   // commands, this one included.
   virtual std::optional<UnitAttention> attention_for(const Command& command,

@@ -51,12 +51,30 @@ void LogicalUnit::start(Command& command) {
 }
 
 bool LogicalUnit::is_turned_away(Command& command, std::uint32_t in_set) {
-  const std::optional<Status> status = interference_->on_arrival(command, in_set);
-  if (!status) return false;
-  if (*status == Status::kBusy) ++counters_.busy;
-  if (*status == Status::kTaskSetFull) ++counters_.task_set_full;
-  if (*status == Status::kReservationConflict) ++counters_.reservation_conflicts;
-  answer_unadmitted(command, Outcome{.status = *status});
+  constexpr std::byte kInquiry{0x12};
+  Outcome outcome;
+  switch (interference_->on_arrival(command, in_set)) {
+    case Interference::Arrival::kPass:
+      return false;
+    case Interference::Arrival::kBusy:
+      ++counters_.busy;
+      outcome.status = Status::kBusy;
+      break;
+    case Interference::Arrival::kTaskSetFull:
+      ++counters_.task_set_full;
+      outcome.status = Status::kTaskSetFull;
+      break;
+    case Interference::Arrival::kReservationConflict:
+      ++counters_.reservation_conflicts;
+      outcome.status = Status::kReservationConflict;
+      break;
+    case Interference::Arrival::kVanished:
+      command.unit_vanished = command.cdb[0] == kInquiry;
+      if (command.unit_vanished) return false;
+      outcome = illegal(Additional::kLogicalUnitNotSupported);
+      break;
+  }
+  answer_unadmitted(command, outcome);
   return true;
 }
 

@@ -47,6 +47,11 @@ def test_answers_by_rule(t):
     t.check((reply.key, reply.additional) == (2, 0x0401), f'{reply}')
     reply = struck('do=ua code=2a/09 initiator=*-other', by=other)
     t.check((reply.key, reply.additional) == (6, 0x2a09), f'{reply}')
+    reply = struck('do=lun.vanish')
+    t.check((reply.key, reply.additional) == (5, 0x2500), f'{reply}')
+    for word, additional in (('transition', 0x040a), ('standby', 0x040b), ('unavailable', 0x040c)):
+        reply = struck(f'do=alua.state how={word}', host.TEST_UNIT_READY)
+        t.check((reply.key, reply.additional) == (2, additional), f'{word}: {reply}')
     for word, status in (('busy', host.BUSY), ('taskfull', TASK_SET_FULL),
                          ('reservation.conflict', host.RESERVATION_CONFLICT)):
         reply = struck(f'op=read do={word}')
@@ -103,6 +108,8 @@ def test_a_foreign_initiator_under_each_answer(t):
             ('op=read,write count=3 do=taskfull', True),
             ('op=read,write count=2 do=ua code=2a/09', True),
             ('op=read,write count=2 do=ua code=29/00', True),
+            ('op=read do=lun.vanish', False),
+            ('op=write do=alua.state how=standby', False),
             ('op=write do=reservation.conflict', False),
             ('op=read lba=2048+1 do=check key=3 code=11/00', False),
             ('op=write do=check key=7 code=27/00', False),

@@ -94,9 +94,19 @@ std::string words_for(const Traits& row) {
     case Fault::kResponseDelay:
     case Fault::kTmfSlow:
     case Fault::kLoginSlow:
+    case Fault::kWindowClose:
+    case Fault::kR2tWithhold:
       return " latency=" + pick({"5ms", "1us..7ms", "exp:3ms"});
     case Fault::kDrop:
       return pick({"", " how=close", " how=reset"});
+    case Fault::kResidual:
+      return pick({"", " how=over bytes=7", " how=under lun=3"});
+    case Fault::kAsync:
+      return pick({"", " how=logout wait=0s", " how=negotiation wait=1min", " how=session"});
+    case Fault::kR2tSmall:
+      return pick({"", " bytes=513 opcode=0x2a"});
+    case Fault::kAluaState:
+      return pick({"", " how=transition", " how=standby", " how=unavailable"});
     case Fault::kUnitAttention:
     case Fault::kUnitNotReady:
     case Fault::kAborted:
@@ -117,9 +127,11 @@ std::string some_place(const Traits& row, bool coded) {
            pick({"", " initiator=*", " initiator=iqn.1993-08.org.debian:01:?*"});
   }
   if (goes_with(Place::Kind::kConnection)) {
+    const bool of_one_kind = row.name.ends_with(".gap");
     return " at=" + pick({"conn", "conn:7.*", "session:iqn.?:a*", "link:[::1]:3260", "link"}) +
-           pick(
-               {"", " pdu=r2t,data-in", " dir=in", " pdu=data-out,nop-in dir=out", " opcode=1,2"}) +
+           (of_one_kind ? ""
+                        : pick({"", " pdu=r2t,data-in", " dir=in", " pdu=data-out,nop-in dir=out",
+                                " opcode=1,2"})) +
            pick({"", " lun=0", " lun=300"}) + pick({"", " initiator=*:a"});
   }
   if (goes_with(Place::Kind::kSession)) return " at=" + pick({"session", "session:iqn.?:a*"});
@@ -299,13 +311,18 @@ TEST_CASE("A mistake in a rule between hosts and volumes is named", "[fault][rul
   CHECK(refused("at=link do=redirect address=*").starts_with("address=*: an address such as"));
   CHECK(
       refused("at=link do=login.reject status=0x101").starts_with("status=0x101: a status class"));
-  CHECK(refused("at=link do=login.slow").starts_with("do=login.slow: say how late with"));
+  CHECK(refused("at=link do=login.slow").starts_with("do=login.slow: say how long with"));
   CHECK(refused("at=link do=tmf.lie") == "do=tmf.lie: at=session:INITIATOR is possible");
   CHECK(refused("at=session do=tmf.reject result=256") == "result=256: 0 to 255 is possible");
   CHECK(refused("at=session do=nop.ignore lun=1").starts_with("lun=: do=nop.ignore does not know"));
   CHECK(refused("at=session do=response.drop pdu=r2t").starts_with("pdu=: do=response.drop does"));
-  CHECK(refused("at=link do=pdu.delay") == "do=pdu.delay: say how late with latency=");
-  CHECK(refused("at=link do=drop how=slowly") == "how=slowly: reset and close are possible");
+  CHECK(refused("at=link do=pdu.delay") == "do=pdu.delay: say how long with latency=");
+  CHECK(refused("at=link do=drop how=slowly").starts_with("how=slowly: reset, close, under, over"));
+  CHECK(refused("at=link do=drop how=under") == "how=: for do=drop reset and close are possible");
+  CHECK(refused("at=session do=async wait=1500ms").starts_with("wait=1500ms: whole seconds"));
+  CHECK(refused("at=session do=residual bytes=0") == "bytes=0: 1 to 1048576 is possible");
+  CHECK(refused("at=session do=window.close") == "do=window.close: say how long with latency=");
+  CHECK(refused("at=session do=lun.vanish") == "do=lun.vanish: at=lun:VOLUME is possible");
   CHECK(refused("at=link do=drop lun=99999") == "lun=99999: 0 to 16383 is possible");
 }
 

@@ -191,8 +191,57 @@ Task<void> operations(Bench& bench) {
   }
 }
 
+// As a LUN that leads nowhere, for some: the unit says and does nothing.
+Task<void> vanishing(Bench& bench) {
+  Broken broken(bench);
+  const auto other = co_await bench.login("iqn.2026-11.org.example:two,i,0x2");
+  Reply reply = co_await send(bench.router, *other, kTestUnitReady);
+  co_await broken.rule("at=lun:v initiator=iqn.2026-11.org.example:two do=lun.vanish");
+  bench.unit.establish(scsi::UnitAttention::kModeParametersChanged);
+  reply = co_await send(bench.router, *other, cdb_10(kWrite10, 0, 1), {.out = filled(512, 9)});
+  CHECK(reply.illegal(Additional::kLogicalUnitNotSupported));
+  reply = co_await send(bench.router, *other, kInquiry);
+  CHECK(reply.good());
+  CHECK(reply.data.at(0) == std::byte{0x7F});
+  reply = co_await send(bench.router, *other, cdb_of({0xA0, 0, 0, 0, 0, 0, 0, 0, 1, 0}));
+  CHECK(reply.good());
+  reply = co_await bench.send_to_unit(kTestUnitReady);
+  CHECK(reply.attention(Additional::kModeParametersChanged));
+  reply = co_await bench.send_to_unit(kInquiry);
+  CHECK(reply.data.at(0) == std::byte{0});
+  co_await broken.rule("at=lun:w do=lun.vanish");
+  reply = co_await send(bench.router, *other, kTestUnitReady);
+  CHECK(reply.attention(Additional::kModeParametersChanged));
+  reply = co_await send(bench.router, *other, cdb_10(kRead10, 0, 1));
+  CHECK(reply.data == filled(512, 0));
+  co_await bench.router.detach(*other);
+}
+
+// Each asymmetric access state serves some commands.
+Task<void> access_states(Bench& bench) {
+  Broken broken(bench);
+  const auto mode_sense = cdb_of({0x1A, 0, 0x3F, 0, 255});
+  co_await broken.rule("at=lun:v do=alua.state");
+  Reply reply = co_await bench.send_to_unit(kTestUnitReady);
+  CHECK(reply.failed_with(SenseKey::kNotReady, Additional::kAccessStateTransition));
+  reply = co_await bench.send_to_unit(mode_sense);
+  CHECK(reply.failed_with(SenseKey::kNotReady, Additional::kAccessStateTransition));
+  co_await broken.rule("at=lun:v do=alua.state how=standby");
+  reply = co_await bench.send_to_unit(mode_sense);
+  CHECK(reply.good());
+  reply = co_await bench.send_to_unit(cdb_10(kRead10, 0, 1));
+  CHECK(reply.failed_with(SenseKey::kNotReady, Additional::kPortStandby));
+  co_await broken.rule("at=lun:v do=alua.state how=unavailable");
+  reply = co_await bench.send_to_unit(mode_sense);
+  CHECK(reply.failed_with(SenseKey::kNotReady, Additional::kPortUnavailable));
+  reply = co_await bench.send_to_unit(kInquiry);
+  CHECK(reply.good());
+}
+
 }  // namespace
 
+TEST_CASE("rules make a unit vanish", "[group]") { on_bench(vanishing); }
+TEST_CASE("rules put a unit into an access state", "[group]") { on_bench(access_states); }
 TEST_CASE("rules make units end commands with CHECK CONDITION", "[group]") {
   on_bench(check_conditions);
 }

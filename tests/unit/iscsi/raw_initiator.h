@@ -207,6 +207,7 @@ class RawInitiator {
   void reset() { stream_->reset(); }
   bool ended() const { return ended_.is_set(); }
   std::size_t waiting() const { return arrived_.size(); }
+  std::uint64_t bytes_in() const { return bytes_in_; }
   Task<void> close() {
     resume_reading();
     stream_->shutdown();
@@ -273,6 +274,7 @@ class RawInitiator {
       const IoSlice slice{.data = received_.data() + old, .byte_count = 65536};
       const Result<std::size_t> got = co_await stream_->receive(std::span(&slice, 1));
       received_.resize(old + got.value_or(0));
+      bytes_in_ += got.value_or(0);
       if (got.value_or(0) == 0) co_return false;
     }
     co_return true;
@@ -280,6 +282,7 @@ class RawInitiator {
 
   std::unique_ptr<Stream> stream_;
   Bytes received_;
+  std::uint64_t bytes_in_ = 0;
   std::deque<RawPdu> arrived_;
   Condition changed_;
   Condition resumed_;

@@ -49,6 +49,7 @@ class Scripted final : public Interferences {
   PduInterference::Digests digests;  // As the last PDU had them.
   // Of the next one.
   SessionInterference::Response response;
+  SessionInterference::Transfer transfer;
   SessionInterference::Management management;
   bool ignore_ping = false;
   Login login;
@@ -76,6 +77,9 @@ class Scripted final : public Interferences {
     explicit Answers(Scripted& script) : SessionInterference(script.quiet_), script_(script) {}
     Response judge_response(const scsi::Command&) override {
       return std::exchange(script_.response, Response{});
+    }
+    Transfer judge_transfer(const scsi::Command&) override {
+      return std::exchange(script_.transfer, Transfer{});
     }
     Management judge_management(const TaskManagementRequest&) override {
       return std::exchange(script_.management, Management{});
@@ -258,6 +262,63 @@ Task<void> digests(Bench& bench) {
   CHECK(pdu.closed);
 }
 
+// An answer that comes twice, a command that is executed once all the same, and a Data-Out that
+// spoils its write alone.
+Task<void> duplicates(Bench& bench) {
+  RawInitiator& peer = *co_await bench.session();
+  RawPdu pdu = co_await answer_to(peer, writing(5, 1, pattern_of(kBlock)));
+  for (const Opcode opcode : {Opcode::kDataIn, Opcode::kScsiResponse}) {
+    script->add(opcode, Fate::kTwice);
+    const bool reads = opcode == Opcode::kDataIn;
+    const std::uint32_t tag = co_await send_command(peer, reads ? reading(5, 1) : RawCommand{});
+    const RawPdu first = co_await peer.next_of(tag);
+    const RawPdu second = co_await peer.next_of(tag);
+    CHECK(first.status() == 0);
+    CHECK(first.bhs == second.bhs);
+    CHECK(first.data == second.data);
+    CHECK(first.data.size() == (reads ? kBlock : 0));
+  }
+  script->add(Opcode::kScsiCommand, Fate::kTwice, 2);
+  for (const unsigned seed : {4U, 5U}) {
+    const std::uint32_t tag = co_await send_command(peer, writing(5, 1, pattern_of(kBlock, seed)));
+    pdu = co_await peer.next_of(tag);
+    CHECK(pdu.status() == 0);
+    pdu = co_await peer.next(seconds(2));
+    CHECK(pdu.silent);
+  }
+  script->add(Opcode::kNopOut, Fate::kTwice);
+  co_await ping(peer, 7000);
+  for (int i = 0; i < 2; ++i) {
+    pdu = co_await peer.next_of(7000);
+    CHECK(pdu.is(Opcode::kNopIn));
+  }
+  const Bytes data = pattern_of(64 * kBlock);
+  for (const bool twice : {true, false}) {
+    if (twice) script->add(Opcode::kDataOut, Fate::kTwice);
+    const std::uint32_t tag = co_await send_command(peer, writing(0, 64));
+    pdu = co_await peer.next_of(tag);
+    co_await answer_r2t(peer, pdu.r2t(), data, 8192);
+    pdu = co_await peer.next_of(tag);
+    CHECK(pdu.status() == (twice ? 2 : 0));
+  }
+}
+
+// Half of a PDU, and then the end.
+Task<void> cut_pdus(Bench& bench) {
+  for (const Opcode opcode : {Opcode::kDataIn, Opcode::kScsiResponse, Opcode::kScsiCommand}) {
+    RawInitiator& peer = *co_await bench.session();
+    RawPdu pdu = co_await answer_to(peer, {});
+    const std::uint64_t before = peer.bytes_in();
+    script->add(opcode, Fate::kCut);
+    const bool reads = opcode == Opcode::kDataIn;
+    co_await send_command(peer, reads ? reading(0, 4) : RawCommand{});
+    pdu = co_await peer.next();
+    CHECK(pdu.closed);
+    const std::uint64_t half = opcode == Opcode::kScsiCommand ? 0 : kBhsBytes / 2;
+    CHECK(peer.bytes_in() - before == (reads ? kBhsBytes + 2 * kBlock : half));
+  }
+}
+
 Task<void> ends(Bench& bench) {
   for (const Fate fate : {Fate::kClose, Fate::kReset}) {
     for (const Opcode opcode : {Opcode::kScsiCommand, Opcode::kDataIn, Opcode::kDataOut}) {
@@ -341,6 +402,213 @@ Task<void> management(Bench& bench) {
   CHECK(pdu.is(Opcode::kNopIn));
 }
 
+// Statuses that tell of more bytes than came, or of fewer; those are not sent.
+Task<void> residuals(Bench& bench) {
+  RawInitiator& peer = *co_await bench.session();
+  const Bytes data = pattern_of(4 * kBlock);
+  script->response = {.residual = Residual::kUnderflow, .residual_bytes = 100};
+  RawPdu pdu = co_await answer_to(peer, writing(8, 4, data));
+  CHECK(pdu.status() == 0);
+  CHECK(pdu.response().residual == Residual::kUnderflow);
+  CHECK(pdu.response().residual_count == 100);
+  pdu = co_await answer_to(peer, reading(8, 4));
+  CHECK(pdu.data == data);  // It was done whole.
+  script->response = {.residual = Residual::kUnderflow, .residual_bytes = 700};
+  pdu = co_await answer_to(peer, reading(8, 4));
+  CHECK(pdu.data == Bytes(data.begin(), data.end() - 700));
+  CHECK(pdu.data_in().residual == Residual::kUnderflow);
+  CHECK(pdu.data_in().residual_count == 700);
+  script->response = {.residual = Residual::kUnderflow, .residual_bytes = 1U << 20U};
+  pdu = co_await answer_to(peer, reading(8, 4));
+  CHECK(pdu.response().residual == Residual::kUnderflow);
+  CHECK(pdu.response().residual_count == data.size());
+  script->response = {.residual = Residual::kOverflow, .residual_bytes = 700};
+  pdu = co_await answer_to(peer, reading(8, 4));
+  CHECK(pdu.data == data);
+  CHECK(pdu.data_in().residual == Residual::kOverflow);
+  CHECK(pdu.data_in().residual_count == 700);
+  script->response = {.residual = Residual::kOverflow, .residual_bytes = 1};
+  pdu = co_await answer_to(peer, {});
+  CHECK(pdu.response().residual == Residual::kOverflow);
+}
+
+// Serves what is asked for until the write is answered; where each R2T began, and how long it was.
+Task<std::vector<ReadyToTransfer>> serve_write(RawInitiator& peer, std::uint32_t tag,
+                                               const Bytes& data) {
+  std::vector<ReadyToTransfer> asked;
+  for (;;) {
+    const RawPdu pdu = co_await peer.next_of(tag);
+    if (!pdu.is(Opcode::kReadyToTransfer)) {
+      CHECK(pdu.status() == 0);
+      co_return asked;
+    }
+    asked.push_back(pdu.r2t());
+    co_await answer_r2t(peer, pdu.r2t(), data, 8192);
+  }
+}
+
+Task<void> transfers(Bench& bench) {
+  RawInitiator& peer = *co_await bench.session();
+  std::vector<ReadyToTransfer> asked;
+  for (unsigned seed = 1; seed < 4; ++seed) {
+    const Bytes data = pattern_of(16 * kBlock, seed);
+    if (seed == 1) script->transfer = {.most = 513};
+    if (seed > 1) script->transfer = {.disorder = true};
+    const std::uint32_t tag = co_await send_command(peer, writing(0, 16));
+    asked = co_await serve_write(peer, tag, data);
+    REQUIRE(asked.size() == 2);
+    CHECK(asked[0].r2t_sn == 0);
+    CHECK(asked[1].r2t_sn == 1);
+    CHECK(asked[0].buffer_offset == (seed == 1 ? 0 : data.size() / 2));
+    CHECK(asked[0].desired_data_transfer_length == (seed == 1 ? 513 : data.size() / 2));
+    CHECK(asked[1].buffer_offset == (seed == 1 ? 513 : 0));
+    const RawPdu pdu = co_await answer_to(peer, reading(0, 16));
+    CHECK(pdu.data == data);
+  }
+  // Late; and never, until it is aborted, or its connection ends.
+  script->transfer = {.delay = seconds(30)};
+  const TimePoint begin = bench.now();
+  std::uint32_t tag = co_await send_command(peer, writing(0, 16));
+  RawPdu pdu = co_await peer.next_of(tag, minutes(1));
+  CHECK(bench.now() - begin >= seconds(30));
+  co_await answer_r2t(peer, pdu.r2t(), pattern_of(16 * kBlock), 8192);
+  pdu = co_await peer.next_of(tag);
+  CHECK(pdu.status() == 0);
+  for (const bool half : {false, true}) {
+    if (half) script->transfer = {.disorder = true};
+    if (!half) script->transfer = {.delay = std::chrono::hours(5)};
+    const std::uint32_t cmd_sn = peer.cmd_sn;
+    tag = co_await send_command(peer, writing(0, 16));
+    co_await bench.sleep(seconds(5));
+    pdu = co_await managed(peer, {.referenced_task_tag = tag, .ref_cmd_sn = cmd_sn});
+    CHECK(pdu.managed() == kComplete);
+  }
+  script->transfer = {.delay = std::chrono::hours(5)};
+  RawInitiator& other = *co_await bench.session({.isid = 5});
+  co_await send_command(other, writing(0, 16));
+  co_await bench.sleep(seconds(1));
+  other.reset();
+}
+
+// The window stays as it was, so that commands use it up; a NOP-In tells that it opens.
+Task<void> closed_windows(Bench& bench) {
+  RawInitiator& peer = *co_await bench.session();
+  RawPdu pdu = co_await answer_to(peer, {});
+  const std::uint32_t last = pdu.numbers().max_cmd_sn;
+  script->response = {.window_closes = seconds(30)};
+  pdu = co_await answer_to(peer, {});
+  CHECK(pdu.numbers().max_cmd_sn == last);
+  while (peer.cmd_sn != last + 1) {
+    pdu = co_await answer_to(peer, {});
+    CHECK(pdu.numbers().max_cmd_sn == last);
+  }
+  // Beyond the window nothing is taken.
+  const std::uint32_t behind = co_await send_command(peer, {});
+  pdu = co_await peer.next_of(behind, seconds(20));
+  CHECK(pdu.silent);
+  pdu = co_await peer.next(seconds(20));
+  CHECK(pdu.is(Opcode::kNopIn));
+  CHECK(pdu.numbers().max_cmd_sn == last + 32);
+  peer.cmd_sn = last + 1;
+  pdu = co_await answer_to(peer, {});
+  CHECK(pdu.status() == 0);
+  script->response = {.window_closes = std::chrono::hours(5)};  // No session waits for it.
+  co_await answer_to(peer, {});
+}
+
+Task<void> announcements(Bench& bench) {
+  for (const auto event : {AsyncEventCode::kLogoutRequest, AsyncEventCode::kConnectionDrop,
+                           AsyncEventCode::kSessionDrop, AsyncEventCode::kNegotiationRequest}) {
+    const bool single = event == AsyncEventCode::kConnectionDrop;
+    const bool stays = event == AsyncEventCode::kNegotiationRequest;
+    const bool deadline = stays || event == AsyncEventCode::kLogoutRequest;
+    RawInitiator& peer = *co_await bench.session({.keys = "MaxConnections=4"});
+    RawInitiator& second = *co_await bench.connect();
+    co_await second.log_in({.keys = "", .tsih = peer.tsih, .cid = 1, .cmd_sn = peer.cmd_sn});
+    script->response = {.event = event, .event_time = seconds(7)};
+    const TimePoint begin = bench.now();
+    const std::uint32_t tag = co_await send_command(peer, {});
+    RawPdu pdu = co_await peer.next();
+    CHECK(pdu.event() == static_cast<int>(event));
+    CHECK(pdu.async().parameter2 == (deadline ? 0 : 7));
+    CHECK(pdu.async().parameter3 == (deadline ? 7 : 0));
+    pdu = co_await peer.next_of(tag);
+    CHECK(pdu.status() == 0);
+    pdu = co_await peer.next(seconds(10));
+    CHECK(pdu.closed != stays);
+    if (event == AsyncEventCode::kLogoutRequest) CHECK(bench.now() - begin >= seconds(7));
+    second.cmd_sn = peer.cmd_sn;
+    if (single || stays) {
+      const std::uint32_t alive = co_await send_command(second, {});
+      pdu = co_await second.next_of(alive);
+      CHECK(pdu.status() == 0);
+    } else {
+      pdu = co_await second.next_of(999, seconds(1));
+      CHECK(pdu.closed);
+    }
+    peer.reset();
+    second.reset();
+    co_await bench.sleep(seconds(1));
+  }
+}
+
+// Small values in small pieces of text; and numbers that wrap soon.
+Task<void> odd_logins(Bench& bench) {
+  RawInitiator& peer = *co_await bench.connect();
+  script->login.odd = true;
+  RawPdu pdu = co_await peer.log_in(
+      {.keys = "MaxBurstLength=262144;InitialR2T=No;ImmediateData=Yes;FirstBurstLength=65536"});
+  Bytes text;
+  unsigned pieces = 1;
+  for (; pdu.login().continues; ++pieces) {
+    CHECK(pdu.data.size() == 60);
+    text.insert(text.end(), pdu.data.begin(), pdu.data.end());
+    LoginRequest request{.transit = true,
+                         .current_stage = 1,
+                         .next_stage = 3,
+                         .initiator_task_tag = 1,
+                         .cmd_sn = peer.cmd_sn,
+                         .exp_stat_sn = peer.exp_stat_sn};
+    request.isid.bytes = {std::byte{0x80}, {}, {}, {}, {}, std::byte{1}};
+    Bhs bhs;
+    write_login_request(request, bhs);
+    co_await peer.send(bhs);
+    pdu = co_await peer.next();
+  }
+  CHECK(pdu.login().status == LoginStatus::kSuccess);
+  CHECK(pdu.login().transit);
+  CHECK(pieces > 1);
+  text.insert(text.end(), pdu.data.begin(), pdu.data.end());
+  pdu.data = text;
+  for (const char* const pair :
+       {"MaxBurstLength=512", "InitialR2T=Yes", "MaxRecvDataSegmentLength=512"}) {
+    INFO(pair);
+    CHECK(pdu.has(pair));
+  }
+  co_await bench.take_attentions(peer);
+  const Bytes data = pattern_of(4 * kBlock);
+  const std::uint32_t tag = co_await send_command(peer, writing(0, 4));
+  const auto asked = co_await serve_write(peer, tag, data);
+  CHECK(asked.size() == 4);
+
+  RawInitiator& wrapping = *co_await bench.connect();
+  script->login.near_wrap = true;
+  pdu = co_await wrapping.log_in({.isid = 2});
+  CHECK(pdu.numbers().stat_sn == 0xffff'fff0);
+  co_await bench.take_attentions(wrapping);
+  std::uint32_t stat_sn = wrapping.exp_stat_sn;
+  for (unsigned i = 0; i < 40; ++i) {
+    const std::uint32_t write = co_await send_command(wrapping, writing(0, 64));
+    pdu = co_await wrapping.next_of(write);
+    CHECK(pdu.r2t().target_transfer_tag != kReservedTag);
+    co_await answer_r2t(wrapping, pdu.r2t(), pattern_of(64 * kBlock), 8192);
+    pdu = co_await wrapping.next_of(write);
+    CHECK(pdu.status() == 0);
+    CHECK(pdu.numbers().stat_sn == stat_sn++);
+  }
+  CHECK(stat_sn < 100);
+}
+
 Task<void> logins(Bench& bench) {
   for (const auto& [status, address] :
        {std::pair{LoginStatus::kServiceUnavailable, std::string()},
@@ -394,6 +662,13 @@ TEST_CASE("digests are wrong on purpose", "[iscsi]") { with_script(digests); }
 TEST_CASE("responses are late, or never come", "[iscsi]") { with_script(withheld_responses); }
 TEST_CASE("task management is refused, late and untrue", "[iscsi]") { with_script(management); }
 TEST_CASE("logins are refused, sent on and slow", "[iscsi]") { with_script(logins); }
+TEST_CASE("residuals are what a rule says", "[iscsi]") { with_script(residuals); }
+TEST_CASE("R2Ts are late, small and out of order", "[iscsi]") { with_script(transfers); }
+TEST_CASE("a command window stays closed", "[iscsi]") { with_script(closed_windows); }
+TEST_CASE("events are announced and come", "[iscsi]") { with_script(announcements); }
+TEST_CASE("logins are odd, and numbers near their wrap", "[iscsi]") { with_script(odd_logins); }
+TEST_CASE("PDUs come twice", "[iscsi]") { with_script(duplicates); }
+TEST_CASE("PDUs are cut in their middle", "[iscsi]") { with_script(cut_pdus); }
 TEST_CASE("connections end at a PDU", "[iscsi]") { with_script(ends); }
 
 }  // namespace sandbay::iscsi::test
