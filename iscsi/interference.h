@@ -35,17 +35,22 @@ class PduInterference {
     kDataDigest,    // or that of its data.
     kTwice,         // As if it had been sent, or had come, twice.
     kCut,           // Half of it is sent and the connection ends; or as if it had come so.
+    kDamaged,       // A bit of its data is inverted behind the digest, which then is wrong,
+    kAltered,       // or before it.
     kClose,         // The connection ends before it,
     kReset,         // or is reset.
   };
   struct Verdict {
     Fate fate = Fate::kPass;
     Duration delay{};  // Before that; what is behind it on the connection waits as well.
+    std::uint16_t piece_bytes = 0;  // It is sent in pieces of this size; 0: in one.
+    bool silent = false;            // Nothing comes or is sent any more, and nobody notices.
   };
-  // What a digest fault can strike.
-  struct Digests {
-    bool header = false;
-    bool data = false;
+  // It is sent, or it has come; and which digests it has.
+  struct Passing {
+    bool sent = false;
+    bool header_digest = false;
+    bool data_digest = false;
   };
 
   // `quiet` is watched, and outlives this.
@@ -56,7 +61,7 @@ class PduInterference {
 
   // Whether it would change nothing now: then it need not be asked.
   bool quiet() const noexcept { return quiet_; }
-  virtual Verdict judge(BhsView bhs, Digests digests) = 0;
+  virtual Verdict judge(BhsView bhs, Passing passing) = 0;
 
  private:
   const bool& quiet_;
@@ -72,7 +77,7 @@ class SessionInterference {
     // write is done whole all the same.
     Residual residual = Residual::kNone;
     std::uint32_t residual_bytes = 0;
-    Duration window_closes{};  // For so long no further command is let into the window.
+    Duration window_closes{};  // The command window does not open further for so long.
     // Sent before it; what it announces then happens. `event_time` is in whole seconds.
     std::optional<AsyncEventCode> event;
     Duration event_time{};
@@ -97,8 +102,12 @@ class SessionInterference {
 
   // Whether it would change nothing now: then it need not be asked.
   bool quiet() const noexcept { return quiet_; }
+  struct Ending {
+    bool moved_data = false;  // There are bytes that a residual could miss.
+    bool announces = false;   // An event is under way: another cannot be sent.
+  };
   // A command has ended, and its status is to be sent.
-  virtual Response judge_response(const scsi::Command& command) = 0;
+  virtual Response judge_response(const scsi::Command& command, Ending ending) = 0;
   virtual Transfer judge_transfer(const scsi::Command& command) = 0;
   virtual Management judge_management(const TaskManagementRequest& request) = 0;
   virtual bool ignores_ping() = 0;
@@ -112,8 +121,17 @@ struct LoginFacts {
   std::string portal;  // Where it came to, as the server listens there.
 };
 
+struct AttemptFacts {
+  std::string peer;
+  std::string portal;  // Where it came to, as the server listens there.
+};
+
 class Interferences {
  public:
+  struct Attempt {
+    bool reset = false;  // It is reset.
+    Duration ignored{};  // Or it and all that come after it get no answer for so long.
+  };
   struct Login {
     LoginStatus status = LoginStatus::kSuccess;  // Or it is refused, or sent on
     std::string address;                         // to this: TargetAddress without group tag.
@@ -126,6 +144,8 @@ class Interferences {
   virtual std::unique_ptr<PduInterference> of_connection(const ConnectionFacts& facts) = 0;
   // On the session's home.
   virtual std::unique_ptr<SessionInterference> of_session(const std::string& initiator_name) = 0;
+  // A connection has come. On the server's home.
+  virtual Attempt judge_attempt(const AttemptFacts& facts) = 0;
   // The first request of a login has come. On the server's home.
   virtual Login judge_login(const LoginFacts& facts) = 0;
 

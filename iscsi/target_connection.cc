@@ -147,12 +147,21 @@ Task<PduInterference::Fate> Connection::interfere_with_received() {
   using Fate = PduInterference::Fate;
   const bool data = data_digest_ && data_segment_length(incoming_.bhs) > 0;
   const PduInterference::Verdict verdict =
-      interference_->judge(incoming_.bhs, {.header = header_digest_, .data = data});
+      interference_->judge(incoming_.bhs, {.header_digest = header_digest_, .data_digest = data});
   if (verdict.delay > Duration::zero()) co_await wait_by_rule(verdict.delay);
+  if (verdict.silent) note_silence();
   switch (verdict.fate) {
     case Fate::kPass:
     case Fate::kTwice:
       co_return verdict.fate;
+    case Fate::kDamaged:
+    case Fate::kAltered:
+      // Without a digest nobody notices it.
+      if (verdict.fate == Fate::kAltered || !data) {
+        alter(incoming_.data);
+        co_return Fate::kPass;
+      }
+      [[fallthrough]];
     case Fate::kDataDigest:
       incoming_.data_digest_error = true;
       co_return Fate::kPass;
@@ -196,6 +205,11 @@ void Connection::forget_received() {
     promised_ += byte_count;  // As before it came, whoever waits for memory.
   }
   give_write_share(std::exchange(incoming_share_, 0));
+}
+
+void Connection::note_silence() {
+  constexpr Duration kLongestSilence = std::chrono::minutes(10);
+  silent_until_ = home_->now() + kLongestSilence;
 }
 
 void Connection::break_by_rule(PduInterference::Fate fate) {
@@ -391,7 +405,8 @@ void Connection::arm_housekeeping() {
 void Connection::keep_house() {
   const TimePoint now = home_->now();
   // What we do not read, because so much waits to be sent or a rule says so, is not missing.
-  if (is_flooded() || reads_wait_ > 0) last_received_ = data_awaited_since_ = now;
+  const bool excused = is_flooded() || reads_wait_ > 0 || now < silent_until_;
+  if (excused) last_received_ = data_awaited_since_ = now;
   const bool unanswered = pinged_ != kNever && writes_wait_ == 0 &&
                           now - pinged_ >= limits_.nop_in_timeout &&
                           now - last_received_ >= limits_.nop_in_timeout;

@@ -130,6 +130,7 @@ class Connection final : public PayloadSource {
     std::array<std::byte, 2 * kDigestBytes> trailer;         // Padding and data digest.
     std::uint8_t header_bytes = 0;
     std::uint8_t trailer_bytes = 0;
+    std::uint16_t piece_bytes = 0;  // Sent in pieces of that size; 0: with others, in one.
     BufferList data;
   };
   static constexpr unsigned kPdusPerTurn = 8;
@@ -161,13 +162,16 @@ class Connection final : public PayloadSource {
   bool is_interfered_with() const noexcept {
     return interference_ != nullptr && !interference_->quiet();
   }
-  [[gnu::cold]] PduInterference::Fate interfere_with_sending(const Bhs& bhs, bool has_data);
+  [[gnu::cold]] PduInterference::Verdict interfere_with_sending(const Bhs& bhs, BufferList& data);
+  void note_silence();
+  [[gnu::cold]] void alter(BufferList& data);
   Task<PduInterference::Fate> interfere_with_received();
   [[gnu::cold]] bool hand_over_twice(Session& session, ConnectionLink& link);
   void forget_received();
   void break_by_rule(PduInterference::Fate fate);
   Task<void> wait_by_rule(TimePoint until, unsigned& waiting);
-  [[gnu::cold]] void spoil(Outgoing& outgoing, PduInterference::Fate fate);
+  [[gnu::cold]] void spoil(Outgoing& outgoing, const PduInterference::Verdict& verdict);
+  Task<Error> send_in_pieces(Outgoing& outgoing);
   void queue_hold(TimePoint until);
   static TimePoint hold_of(const Outgoing& outgoing);
   static Task<void> arrive();
@@ -188,6 +192,7 @@ class Connection final : public PayloadSource {
   std::unique_ptr<PduInterference> interference_;  // Null: nobody.
   unsigned reads_wait_ = 0;                        // It makes what has come wait now,
   unsigned writes_wait_ = 0;                       // and what is to be sent.
+  TimePoint silent_until_{};                       // It lets nothing through until then.
   unsigned crossed_ = 0;  // PDUs, since the session was last known to have taken all.
   std::uint32_t first_burst_length_ = 0;  // 0: no unsolicited data beyond immediate data.
   bool header_digest_ = false;

@@ -31,6 +31,8 @@ struct Portal {
   std::uint32_t connections = 0;  // Of sessions other than for discovery.
   std::uint32_t logins = 0;       // That are served there and have not ended.
   std::uint64_t recent_bytes = 0;
+  bool deaf = false;  // By a rule, until then:
+  TimePoint deaf_until{};
   // Logins that were sent here and have not come yet: a hundred at once would otherwise all find
   // the same portal idle. Oldest first.
   struct Expected {

@@ -57,6 +57,8 @@ class Server final : public TargetServer, public SessionHost {
 
   static std::string access_problem(std::span<const AccessRecord> access);
   Task<void> accept_from(Portal* portal);
+  bool is_kept_out(Stream& stream, Portal* portal);
+  Task<void> be_deaf(Portal* portal);
   Task<void> serve(std::unique_ptr<Stream> stream, Portal* portal);
   Task<void> watch_traffic();
   bool leaves(const Portal& portal);
@@ -122,6 +124,35 @@ Task<void> Server::watch_traffic() {
   }
 }
 
+// By a rule. An attempt that comes before the listener is deaf is reset: its initiator tries again.
+bool Server::is_kept_out(Stream& stream, Portal* portal) {
+  if (registry_.interferences == nullptr) return false;
+  const Interferences::Attempt rule = registry_.interferences->judge_attempt(
+      {.peer = stream.peer().to_string(), .portal = portal->local.to_string()});
+  if (rule.ignored > Duration::zero()) {
+    portal->deaf_until = std::max(portal->deaf_until, home_.now() + rule.ignored);
+    if (!std::exchange(portal->deaf, true)) {
+      const bool entered = accepting_.enter();
+      assert(entered);
+      spawn(be_deaf(portal));
+    }
+  }
+  const bool kept_out = rule.reset || rule.ignored > Duration::zero();
+  if (kept_out) stream.reset();
+  return kept_out;
+}
+
+Task<void> Server::be_deaf(Portal* portal) {
+  const GateHold hold(accepting_);
+  portal->listener->set_deaf(true);
+  while (!registry_.shutting_down && home_.now() < portal->deaf_until) {
+    const bool stopping = co_await stopping_.wait_until(portal->deaf_until);
+    if (stopping) break;
+  }
+  portal->listener->set_deaf(false);
+  portal->deaf = false;
+}
+
 Task<void> Server::accept_from(Portal* portal) {
   const GateHold hold(accepting_);
   for (;;) {
@@ -133,6 +164,8 @@ Task<void> Server::accept_from(Portal* portal) {
       continue;
     }
     ++registry_.counters.connections_accepted;
+    const bool kept_out = is_kept_out(**stream, portal);
+    if (kept_out) continue;
     const bool full = registry_.connections >= registry_.limits.maximum_connections;
     if (full && !logins_.end_oldest_discovery()) {
       registry_.events.warn((*stream)->peer(),

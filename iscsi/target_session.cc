@@ -206,6 +206,7 @@ Task<void> Session::end(bool announced) {
     co_await wait_for_logouts(of_cid({}), home_.now() + kAnnouncementTime);
   }
   closing_ = true;
+  changed_.notify_all();  // Nobody waits on for what a rule holds up.
   for (const auto& link : links_) break_off(*link);
   drop_undelivered(nullptr);
   abandon_lingering([](ScsiTask&) { return true; });

@@ -226,6 +226,7 @@ class Session : public std::enable_shared_from_this<Session> {
   // By a rule. The one keeps the command window as it is for a time; the other sends an event and
   // does what it announces.
   [[gnu::cold]] void close_window(Duration time);
+  bool announces() const noexcept { return announcing_; }
   [[gnu::cold]] void announce(ConnectionLink& link, AsyncEventCode event, Duration time);
   bool is_interfered_with() const noexcept {
     return interference_ != nullptr && !interference_->quiet();

@@ -217,22 +217,34 @@ void Session::announce(ConnectionLink& link, AsyncEventCode event, Duration time
 Task<void> Session::carry_out_event(std::uint16_t cid, AsyncEventCode event, Duration time) {
   const std::shared_ptr<Session> keep = shared_from_this();
   const GateHold hold(background_);
-  const bool single = event == AsyncEventCode::kConnectionDrop;
-  const Concerned concerned = of_cid(single ? std::optional(cid) : std::nullopt);
-  ConnectionLink* const link = find_link(cid);
-  if (event == AsyncEventCode::kNegotiationRequest) {
-    co_await request_negotiation(time);
-  } else if (event == AsyncEventCode::kLogoutRequest) {
-    co_await ask_to_log_out(std::nullopt, time);
-  } else if (link != nullptr && answers(*link)) {
-    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(time).count();
-    send_event(*link, event, single ? cid : 0, 0, static_cast<std::uint16_t>(seconds));
-    co_await wait_for_logouts(concerned, home_.now() + kAnnouncementTime);
-  }
-  if (event != AsyncEventCode::kNegotiationRequest) {
-    for (const auto& each : links_) {
-      if (concerned(*each)) break_off(*each);
+  const auto seconds =
+      static_cast<std::uint16_t>(std::chrono::duration_cast<std::chrono::seconds>(time).count());
+  const bool logout = event == AsyncEventCode::kLogoutRequest;
+  // The present ones: others may come meanwhile, which nobody has announced anything to.
+  std::vector<ConnectionLink*> concerned;
+  for (const auto& link : links_) {
+    const bool all = event != AsyncEventCode::kConnectionDrop;
+    if (!answers(*link) || (!all && link->cid != cid)) continue;
+    if (event == AsyncEventCode::kNegotiationRequest || logout) {
+      send_event(*link, event, 0, seconds);
+    } else if (link->cid == cid) {
+      send_event(*link, event, all ? 0 : cid, 0, seconds);
     }
+    if (event == AsyncEventCode::kNegotiationRequest) continue;
+    ++link->pins;
+    concerned.push_back(link.get());
+  }
+  const TimePoint deadline = home_.now() + (logout ? time : kAnnouncementTime);
+  const auto any_left = [&concerned] {
+    return std::ranges::any_of(concerned, [](const ConnectionLink* link) { return !link->ended; });
+  };
+  while (any_left()) {
+    const bool woken = co_await changed_.wait_until(deadline);
+    if (!woken) break;
+  }
+  for (ConnectionLink* const link : concerned) {
+    break_off(*link);
+    unpin(*link);
   }
   announcing_ = false;
 }

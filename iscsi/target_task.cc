@@ -374,7 +374,9 @@ void ScsiTask::finish(scsi::Outcome outcome) {
 
 Duration ScsiTask::bend_by_rule(scsi::Outcome& outcome) {
   if (outcome.silent || !delivered_ || !session_->answers(*link_)) return {};
-  const SessionInterference::Response rule = session_->interference().judge_response(*this);
+  const std::uint64_t called_for = pdu_.write ? outcome.data_out_bytes : outcome.data_in_bytes;
+  const SessionInterference::Response rule = session_->interference().judge_response(
+      *this, {.moved_data = called_for > 0, .announces = session_->announces()});
   if (rule.lose) outcome = {.silent = true};
   if (rule.residual != Residual::kNone) bend_residual(outcome, rule.residual, rule.residual_bytes);
   if (rule.window_closes > Duration::zero()) session_->close_window(rule.window_closes);
@@ -389,10 +391,13 @@ void ScsiTask::bend_residual(scsi::Outcome& outcome, Residual residual, std::uin
     called_for = std::uint64_t{pdu_.expected_data_transfer_length} + byte_count;
     return;
   }
+  called_for = std::min<std::uint64_t>(called_for, pdu_.expected_data_transfer_length);
   called_for -= std::min<std::uint64_t>(called_for, byte_count);
   if (pdu_.write || pending_in_.empty()) return;
-  const std::size_t kept = pending_in_.byte_count();
-  pending_in_ = pending_in_.take_front(kept - std::min<std::size_t>(kept, byte_count));
+  // A sequence that has begun needs a last PDU.
+  const std::size_t most = pending_in_.byte_count() - (burst_in_ > 0 ? 1 : 0);
+  const std::size_t cut = std::min<std::size_t>(most, byte_count);
+  pending_in_ = pending_in_.take_front(pending_in_.byte_count() - cut);
 }
 
 void ScsiTask::conclude(scsi::Outcome outcome) {

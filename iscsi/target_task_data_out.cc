@@ -208,7 +208,7 @@ void ScsiTask::solicit() {
       std::min<std::size_t>(session_->parameters().max_outstanding_r2t, kMostTransfers);
   while (!promising_ && !write_claim_.waiting && transfer_count_ < most && asks_for_more() &&
          solicited_end_ - consumed_ < kAheadBytes) {
-    if (session_->is_interfered_with() && !transfer_judged_) [[unlikely]] {
+    if (session_->is_interfered_with() && !transfer_judged_ && held_back_ == 0) [[unlikely]] {
       if (is_withheld_by_rule()) return;
     }
     if (promised_ahead_ == 0 && held_back_ == 0 && !prepare_transfer()) return;
@@ -292,6 +292,9 @@ bool ScsiTask::is_withheld_by_rule() {
   transfer_judged_ = true;
   transfer_rule_ = session_->interference().judge_transfer(*this);
   if (transfer_rule_.delay <= Duration::zero()) return false;
+  // Others do not wait for memory that only a rule holds up.
+  if (promised_ahead_ > 0) claimed_ = std::exchange(promised_ahead_, 0);
+  session_->unpromise(*link_, claimed_);
   promising_ = true;
   ++pins_;
   spawn(solicit_after(home_->now() + transfer_rule_.delay));

@@ -31,17 +31,18 @@ void Connection::send(Bhs bhs, BufferList data, StatSnUse use) {
     }
   }
   assert(data_segment_length(bhs) == data.byte_count());
-  auto fate = PduInterference::Fate::kPass;
-  if (is_interfered_with()) [[unlikely]] {
-    fate = interfere_with_sending(bhs, !data.empty());
-    if (fate == PduInterference::Fate::kLose) return;
+  PduInterference::Verdict verdict;
+  const bool interfered = is_interfered_with();
+  if (interfered) [[unlikely]] {
+    verdict = interfere_with_sending(bhs, data);
+    if (verdict.fate == PduInterference::Fate::kLose) return;
   }
   Outgoing& outgoing = queue_.emplace_back();
   std::ranges::copy(bhs, outgoing.header.begin());
   outgoing.data = std::move(data);
   finish_outgoing(outgoing);
-  if (fate != PduInterference::Fate::kPass) [[unlikely]]
-    spoil(outgoing, fate);
+  if (interfered) [[unlikely]]
+    spoil(outgoing, verdict);
   queued_bytes_ += cost_of(queue_.back());
   ++traffic_.pdus_out;
   if (idle_writer_) {
@@ -53,39 +54,61 @@ void Connection::send(Bhs bhs, BufferList data, StatSnUse use) {
 }
 
 // Loses what is not to be sent, for whichever reason.
-PduInterference::Fate Connection::interfere_with_sending(const Bhs& bhs, bool has_data) {
+PduInterference::Verdict Connection::interfere_with_sending(const Bhs& bhs, BufferList& data) {
   using Fate = PduInterference::Fate;
-  const PduInterference::Verdict verdict =
-      interference_->judge(bhs, {.header = header_digest_, .data = data_digest_ && has_data});
+  PduInterference::Verdict verdict =
+      interference_->judge(bhs, {.sent = true,
+                                 .header_digest = header_digest_,
+                                 .data_digest = data_digest_ && !data.empty()});
+  if (verdict.silent) note_silence();
   if (verdict.fate == Fate::kClose || verdict.fate == Fate::kReset) {
     break_by_rule(verdict.fate);
-    return Fate::kLose;
+    verdict.fate = Fate::kLose;
   }
   const bool late = verdict.fate != Fate::kLose && verdict.delay > Duration::zero();
   if (late) queue_hold(home_->now() + verdict.delay);
-  return verdict.fate;
+  if (verdict.fate == Fate::kAltered) alter(data);
+  return verdict;
 }
 
-void Connection::spoil(Outgoing& outgoing, PduInterference::Fate fate) {
-  if (fate == PduInterference::Fate::kHeaderDigest) outgoing.header.back() ^= std::byte{1};
-  if (fate == PduInterference::Fate::kDataDigest) {
+// A copy: others may use these bytes.
+void Connection::alter(BufferList& data) {
+  BufferList own = home_->buffers().try_allocate(data.byte_count());
+  if (own.empty()) return;
+  own.copy_from(data);
+  std::array<std::byte, 1> middle{};
+  const std::size_t at = data.byte_count() / 2;
+  own.copy_to(middle, at);
+  middle[0] ^= std::byte{1};
+  own.copy_from(middle, at);
+  data = std::move(own);
+}
+
+void Connection::spoil(Outgoing& outgoing, const PduInterference::Verdict& verdict) {
+  using Fate = PduInterference::Fate;
+  outgoing.piece_bytes = verdict.piece_bytes;
+  if (verdict.fate == Fate::kHeaderDigest) outgoing.header.back() ^= std::byte{1};
+  if (verdict.fate == Fate::kDataDigest) {
     outgoing.trailer.at(outgoing.trailer_bytes - 1U) ^= std::byte{1};
   }
-  if (fate == PduInterference::Fate::kCut) {
+  if (verdict.fate == Fate::kDamaged) alter(outgoing.data);
+  if (verdict.fate == Fate::kCut) {
     const std::size_t half = outgoing.data.byte_count() / 2;
     if (half == 0) outgoing.header_bytes = kBhsBytes / 2;
     outgoing.data = outgoing.data.take_front(half);
     outgoing.trailer_bytes = 0;
     given_up_ = kBrokenByRule;
     last_queued_ = true;
+    room_.notify_all();  // A hold before it ends.
   }
-  if (fate == PduInterference::Fate::kTwice) {
+  if (verdict.fate == Fate::kTwice) {
     queued_bytes_ += cost_of(outgoing);
     ++traffic_.pdus_out;
     Outgoing again{.header = outgoing.header,
                    .trailer = outgoing.trailer,
                    .header_bytes = outgoing.header_bytes,
                    .trailer_bytes = outgoing.trailer_bytes,
+                   .piece_bytes = outgoing.piece_bytes,
                    .data = outgoing.data.share()};
     queue_.push_back(std::move(again));
   }
@@ -173,13 +196,18 @@ Task<Error> Connection::send_gathered() {
       queued_bytes_ -= cost_of(sending_[next++]);
       continue;
     }
+    if (sending_[next].piece_bytes != 0) [[unlikely]] {
+      const Error error = co_await send_in_pieces(sending_[next++]);
+      if (error != Error::kNone) co_return error;
+      continue;
+    }
     slices_.clear();
     std::size_t byte_count = 0;
     std::size_t cost = 0;
     while (next < sending_.size() && slices_.size() < kSlicesPerSend &&
            byte_count < kBytesPerSend) {
       Outgoing& outgoing = sending_[next];
-      if (outgoing.header_bytes == 0) break;
+      if (outgoing.header_bytes == 0 || outgoing.piece_bytes != 0) break;
       ++next;
       slices_.push_back({outgoing.header.data(), outgoing.header_bytes});
       byte_count += outgoing.header_bytes;
@@ -199,6 +227,38 @@ Task<Error> Connection::send_gathered() {
     queued_bytes_ -= cost;
     room_.notify_all();
   }
+  co_return Error::kNone;
+}
+
+// At least the first of it.
+Task<Error> Connection::send_in_pieces(Outgoing& outgoing) {
+  constexpr unsigned kMostPieces = 4096;
+  constexpr unsigned kPiecesPerTurn = 64;
+  slices_.clear();
+  slices_.push_back({outgoing.header.data(), outgoing.header_bytes});
+  for (std::size_t i = 0; i < outgoing.data.slice_count(); ++i) {
+    slices_.push_back({outgoing.data[i].data(), outgoing.data[i].byte_count()});
+  }
+  if (outgoing.trailer_bytes > 0) {
+    slices_.push_back({outgoing.trailer.data(), outgoing.trailer_bytes});
+  }
+  unsigned pieces = 0;
+  for (IoSlice slice : slices_) {
+    while (slice.byte_count > 0) {
+      const bool small = ++pieces <= kMostPieces;
+      const std::size_t length =
+          small ? std::min<std::size_t>(outgoing.piece_bytes, slice.byte_count) : slice.byte_count;
+      const IoSlice piece{slice.data, length};
+      send_started_ = home_->now();
+      const Error error = co_await stream_->send(std::span(&piece, 1));
+      if (error != Error::kNone) co_return error;
+      traffic_.bytes_out += length;
+      slice = {slice.data + length, slice.byte_count - length};
+      if (pieces % kPiecesPerTurn == 0) co_await home_->yield();
+    }
+  }
+  queued_bytes_ -= cost_of(outgoing);
+  room_.notify_all();
   co_return Error::kNone;
 }
 

@@ -50,6 +50,8 @@ Stage stage_of(Fault fault) {
     case Fault::kNegoOdd:
     case Fault::kCounterNearWrap:
       return Stage::kLogin;
+    case Fault::kBlackhole:
+      return Stage::kConnect;
     default:
       return Stage::kArrival;
   }
@@ -58,6 +60,10 @@ Stage stage_of(Fault fault) {
 std::vector<std::size_t> keys_of(const Rule& rule) {
   const Stage stage = stage_of(rule.fault);
   std::vector<std::size_t> keys;
+  // A link that is down has no connections and refuses new ones.
+  if (rule.fault == Fault::kFlap) {
+    return {key_of_operation(stage, 0), key_of_operation(Stage::kConnect, 0)};
+  }
   const std::uint64_t pdus = of_pdus(rule.at) ? pdus_of(rule) : 0;
   constexpr int kMostLists = 8;  // Of one rule; has_fit() looks at others.
   if (of_pdus(rule.at) && std::popcount(pdus) <= kMostLists) {

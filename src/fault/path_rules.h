@@ -24,8 +24,8 @@ namespace sandbay::fault {
 
 // When a site asks about a command: as it arrives, which is the only time for a PDU; before unit
 // attentions are reported; and when none of the unit's own refusals comes before its handler.
-// Beside these: a session is about to answer, and a login has come.
-enum class Stage : std::uint8_t { kArrival, kAttention, kStart, kAnswer, kLogin };
+// Beside these: a session is about to answer, a login has come, and a connection is to be accepted.
+enum class Stage : std::uint8_t { kArrival, kAttention, kStart, kAnswer, kLogin, kConnect };
 
 struct PathRule {
   PathRule(Rule taken, std::uint64_t order, std::uint64_t stream, TimePoint epoch);
@@ -50,7 +50,7 @@ struct PathRule {
 
 // The keys of lists: a stage with an operation code of a command, or a PDU's; or, for rules
 // that name no code, with an operation on blocks, by its bit, or none.
-inline constexpr std::size_t kStages = 5;
+inline constexpr std::size_t kStages = 6;
 inline constexpr std::size_t kKeys = kStages * (256 + 7);
 std::size_t key_of_code(Stage stage, std::uint8_t code);
 std::size_t key_of_operation(Stage stage, std::uint8_t operation);

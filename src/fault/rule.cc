@@ -130,6 +130,46 @@ std::string wrong_operations(const Rule& rule) {
   return not_struck(rule);
 }
 
+std::string missing_at_path(const Rule& rule) {
+  switch (rule.fault) {
+    case Fault::kCheck:
+      if (!rule.sense_key.has_value() || !rule.sense_code.has_value()) {
+        return "do=check: say which sense data with key= and code=, for example key=3 code=11/00";
+      }
+      break;
+    case Fault::kPduDelay:
+    case Fault::kResponseDelay:
+    case Fault::kTmfSlow:
+    case Fault::kLoginSlow:
+    case Fault::kWindowClose:
+    case Fault::kR2tWithhold:
+    case Fault::kStallWindow:
+      if (rule.latency == Latency{}) {
+        return fmt::format("do={}: say how long with latency=", fault_name(rule.fault));
+      }
+      break;
+    case Fault::kRate:
+      if (rule.bandwidth == 0) return "do=rate: say how fast with bandwidth=";
+      break;
+    case Fault::kFlap:
+      if (rule.up == Duration::zero() || rule.down == Duration::zero()) {
+        return "do=flap: say how long the link is up and down with up= and down=";
+      }
+      break;
+    case Fault::kBlackhole:
+      if (rule.duration == Duration::zero()) {
+        return "do=blackhole: say how long it lasts with for=";
+      }
+      break;
+    case Fault::kRedirect:
+      if (rule.address.empty()) return "do=redirect: say where to with address=";
+      break;
+    default:
+      break;
+  }
+  return {};
+}
+
 std::string missing(const Rule& rule) {
   const std::string_view name = fault_name(rule.fault);
   switch (rule.fault) {
@@ -155,24 +195,6 @@ std::string missing(const Rule& rule) {
       if (rule.latency == Latency{} && rule.bandwidth == 0) {
         return fmt::format("do={}: say how slow with latency= or bandwidth=", name);
       }
-      break;
-    case Fault::kCheck:
-      if (!rule.sense_key.has_value() || !rule.sense_code.has_value()) {
-        return "do=check: say which sense data with key= and code=, for example key=3 code=11/00";
-      }
-      break;
-    case Fault::kPduDelay:
-    case Fault::kResponseDelay:
-    case Fault::kTmfSlow:
-    case Fault::kLoginSlow:
-    case Fault::kWindowClose:
-    case Fault::kR2tWithhold:
-      if (rule.latency == Latency{}) {
-        return fmt::format("do={}: say how long with latency=", name);
-      }
-      break;
-    case Fault::kRedirect:
-      if (rule.address.empty()) return "do=redirect: say where to with address=";
       break;
     case Fault::kWrongId:
       if (rule.serial.empty() && rule.block_count == 0 && rule.block_bytes == 0) {
@@ -209,6 +231,7 @@ std::string unusable(const Rule& rule) {
   if (wrong.empty()) wrong = wrong_way(rule);
   if (wrong.empty()) wrong = wrong_operations(rule);
   if (wrong.empty()) wrong = missing(rule);
+  if (wrong.empty()) wrong = missing_at_path(rule);
   return wrong;
 }
 

@@ -93,6 +93,15 @@ enum class Fault : std::uint8_t {
   kStatSnGap,
   kDataSnGap,
   kR2tSnGap,
+  // Links.
+  kFlap,
+  kRate,
+  kHalfOpen,
+  kStallWindow,
+  kFragment,
+  kCorrupt,
+  kReorderConnections,
+  kBlackhole,
   // Answers of sessions, and logins.
   kResponseDelay,
   kResponseDrop,
@@ -195,6 +204,11 @@ enum class Way : std::uint8_t {
   kFirst,
   kReset,  // do=drop
   kClose,
+  kSilence,
+  kIn,  // do=half-open
+  kOut,
+  kBelow,  // do=corrupt
+  kAbove,
   kUnder,  // do=residual
   kOver,
   kTransition,  // do=alua.state
@@ -263,11 +277,13 @@ struct Rule {
   std::optional<std::uint8_t> sense_key;
   std::optional<std::uint16_t> sense_code;  // ASC, and ASCQ in the lower byte.
   Way way = Way::kFirst;
-  std::uint64_t bytes = 512;                        // do=residual, r2t.small.
+  std::uint64_t bytes = 0;  // do=residual, r2t.small, fragment; 0: the fault's own, see bytes_of().
   Duration time_to_wait = std::chrono::seconds(3);  // do=async: its time, in whole seconds.
   std::uint64_t result = 255;                       // do=tmf.reject: RFC 7143, section 11.6.1.
-  std::uint64_t status = 0x0301;                    // do=login.reject: section 11.13.5.
-  std::string address;                              // do=redirect: where to log in instead.
+  Duration up{};                                    // do=flap
+  Duration down{};
+  std::uint64_t status = 0x0301;  // do=login.reject: section 11.13.5.
+  std::string address;            // do=redirect: where to log in instead.
   bool permanent = false;
 
   // How long, and what then.

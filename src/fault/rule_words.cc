@@ -20,9 +20,10 @@ using std::string;
 using std::string_view;
 
 constexpr FaultSet kSlowing{Fault::kSlow, Fault::kMemberSlow};
-constexpr FaultSet kLate{Fault::kSlow,          Fault::kMemberSlow, Fault::kPduDelay,
-                         Fault::kResponseDelay, Fault::kTmfSlow,    Fault::kLoginSlow,
-                         Fault::kWindowClose,   Fault::kR2tWithhold};
+constexpr FaultSet kLate{
+    Fault::kSlow,        Fault::kMemberSlow,        Fault::kPduDelay,    Fault::kResponseDelay,
+    Fault::kTmfSlow,     Fault::kLoginSlow,         Fault::kWindowClose, Fault::kR2tWithhold,
+    Fault::kStallWindow, Fault::kReorderConnections};
 constexpr FaultSet kOnPower{Fault::kPowerCut, Fault::kPowerCutAgain};
 constexpr FaultSet kMisdirected{Fault::kMisdirectWrite, Fault::kMisdirectRead};
 constexpr FaultSet kDamaging{Fault::kFlip, Fault::kMisdirectWrite, Fault::kLost, Fault::kTorn,
@@ -37,9 +38,11 @@ constexpr FaultSet kOfCommands{Fault::kNothing,
                                Fault::kAborted,
                                Fault::kLunVanish,
                                Fault::kAluaState};
-constexpr FaultSet kOfPdus{Fault::kNothing,      Fault::kPduDrop,    Fault::kPduDelay,
-                           Fault::kDigestHeader, Fault::kDigestData, Fault::kDrop,
-                           Fault::kPduDup,       Fault::kPduTruncate};
+constexpr FaultSet kOfPdus{Fault::kNothing,      Fault::kPduDrop,           Fault::kPduDelay,
+                           Fault::kDigestHeader, Fault::kDigestData,        Fault::kDrop,
+                           Fault::kPduDup,       Fault::kPduTruncate,       Fault::kRate,
+                           Fault::kHalfOpen,     Fault::kStallWindow,       Fault::kFragment,
+                           Fault::kCorrupt,      Fault::kReorderConnections};
 constexpr FaultSet kGaps{Fault::kStatSnGap, Fault::kDataSnGap, Fault::kR2tSnGap};
 constexpr FaultSet kOfResponses{Fault::kResponseDelay, Fault::kResponseDrop, Fault::kResidual,
                                 Fault::kAsync,         Fault::kWindowClose,  Fault::kR2tWithhold,
@@ -48,9 +51,11 @@ constexpr FaultSet kOfTmfs{Fault::kTmfReject, Fault::kTmfSlow, Fault::kTmfLie};
 constexpr FaultSet kOfLogins{Fault::kLoginReject, Fault::kLoginSlow, Fault::kLoginStall,
                              Fault::kRedirect,    Fault::kNegoOdd,   Fault::kCounterNearWrap};
 constexpr FaultSet kWithOpcode = kOfCommands | kOfPdus | kOfResponses;
-constexpr FaultSet kWithLun = kOfPdus | kGaps | kOfResponses | kOfTmfs;
-constexpr FaultSet kOfPaths =
-    kWithOpcode | kGaps | kOfTmfs | kOfLogins | FaultSet{Fault::kNopIgnore};
+constexpr FaultSet kWithLun = kOfPdus | FaultSet{Fault::kR2tSnGap} | kOfResponses | kOfTmfs;
+constexpr FaultSet kOfPaths = kWithOpcode | kGaps | FaultSet{Fault::kFlap} | kOfTmfs | kOfLogins |
+                              FaultSet{Fault::kNopIgnore};
+constexpr FaultSet kWithWays{Fault::kDrop,     Fault::kHalfOpen,  Fault::kCorrupt,
+                             Fault::kResidual, Fault::kAluaState, Fault::kAsync};
 constexpr FaultSet kWithCode{Fault::kCheck, Fault::kUnitAttention, Fault::kUnitNotReady,
                              Fault::kAborted};
 
@@ -748,7 +753,9 @@ constexpr std::array kWords = {
     Word{"to", kMisdirected, read_to, write_to},
     Word{"latency", kLate, read_latency, write_latency},
     Word{"lanes", kSlowing, read_number<&Rule::lanes, 1, 1024>, write_number<&Rule::lanes, 0>},
-    Word{"bandwidth", kSlowing, read_bandwidth, write_bandwidth},
+    Word{"bandwidth", kSlowing | FaultSet{Fault::kRate}, read_bandwidth, write_bandwidth},
+    Word{"up", FaultSet{Fault::kFlap}, read_time<&Rule::up>, write_time<&Rule::up>},
+    Word{"down", FaultSet{Fault::kFlap}, read_time<&Rule::down>, write_time<&Rule::down>},
     Word{"patience", FaultSet{Fault::kMemberPartition}, read_time<&Rule::patience>,
          write_time<&Rule::patience>},
     Word{"rate", FaultSet{Fault::kLseGrowing}, read_growth, write_growth},
@@ -766,10 +773,9 @@ constexpr std::array kWords = {
     Word{"temperature", FaultSet{Fault::kSmart}, read_optional<&Rule::temperature, 255>,
          write_optional<&Rule::temperature>},
     Word{"loss", kOnPower, read_loss, write_loss},
-    Word{"how", FaultSet{Fault::kDrop, Fault::kResidual, Fault::kAluaState, Fault::kAsync},
-         read_how, write_how},
-    Word{"bytes", FaultSet{Fault::kResidual, Fault::kR2tSmall},
-         read_number<&Rule::bytes, 1, 1 << 20>, write_number<&Rule::bytes, 512>},
+    Word{"how", kWithWays, read_how, write_how},
+    Word{"bytes", FaultSet{Fault::kResidual, Fault::kR2tSmall, Fault::kFragment},
+         read_number<&Rule::bytes, 1, 1 << 20>, write_number<&Rule::bytes, 0>},
     Word{"wait", FaultSet{Fault::kAsync}, read_wait, write_wait},
     Word{"result", FaultSet{Fault::kTmfReject}, read_number<&Rule::result, 0, 255>,
          write_number<&Rule::result, 255>},

@@ -114,7 +114,7 @@ void Site::link(std::shared_ptr<const PathRules> rules) {
     if (exact != nullptr) sources_.push_back({.list = exact, .concern = {}});
     add_patterns(place);
   }
-  quiet_ = sources_.empty();
+  quiet_ = sources_.empty() && !engaged_;
   looked_at_.reset();
   for (const Source& source : sources_) looked_at_ |= source.list->keys();
   std::erase_if(states_, [](const auto& each) {
@@ -161,6 +161,8 @@ const Rule* Site::judge(const Occasion& occasion, Stage stage, const FaultSet& f
     const Rule& rule = shared.rule;
     if (!faults.has(rule.fault) || !shared.acts.load(std::memory_order_relaxed)) continue;
     if (now < shared.from || now >= shared.until || !has_fit(rule, occasion)) continue;
+    if (rule.fault == Fault::kFlap && (now - shared.from) % (rule.up + rule.down) < rule.up)
+      continue;
     State& state = state_of(*next);
     const bool answers = rule.fault != Fault::kNothing;
     if (!strikes(state, occasion, answers && first != nullptr) || !answers) continue;

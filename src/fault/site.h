@@ -65,6 +65,11 @@ class Site {
 
   // No rule concerns it. Stays where it is while the site lives.
   const bool& quiet() const noexcept { return quiet_; }
+  // From now on it is asked whatever the rules are: what one has done to it stays.
+  void never_quiet() noexcept {
+    engaged_ = true;
+    quiet_ = false;
+  }
   // A command or a PDU is at this stage: whether rules look at such, so that judge() is to be
   // asked. `code`: its opcode.
   bool looks_at(Stage stage, std::uint8_t code, std::uint8_t operation = 0) noexcept {
@@ -107,6 +112,7 @@ class Site {
   std::shared_ptr<Post> post_;
   std::vector<Place> places_;
   bool quiet_ = true;
+  bool engaged_ = false;
   std::uint64_t operations_ = 0;  // Arrivals while rules concerned it.
   std::shared_ptr<const PathRules> rules_;
   std::vector<Source> sources_;

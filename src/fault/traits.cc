@@ -86,6 +86,14 @@ constexpr std::array<Traits, kFaultCount> kTraits = {{
     {Fault::kStatSnGap, "statsn.gap", Manner::kStrike, kConnections, 0},
     {Fault::kDataSnGap, "datasn.gap", Manner::kStrike, kConnections, 0},
     {Fault::kR2tSnGap, "r2tsn.gap", Manner::kStrike, kConnections, 0},
+    {Fault::kFlap, "flap", Manner::kStrike, kConnections, 0},
+    {Fault::kRate, "rate", Manner::kStrike, kConnections, 0},
+    {Fault::kHalfOpen, "half-open", Manner::kStrike, kConnections, 0},
+    {Fault::kStallWindow, "stall-window", Manner::kStrike, kConnections, 0},
+    {Fault::kFragment, "fragment", Manner::kStrike, kConnections, 0},
+    {Fault::kCorrupt, "corrupt", Manner::kStrike, kConnections, 0},
+    {Fault::kReorderConnections, "reorder.connections", Manner::kStrike, kConnections, 0},
+    {Fault::kBlackhole, "blackhole", Manner::kStrike, kLinks, 0},
     {Fault::kResponseDelay, "response.delay", Manner::kStrike, kSessions, 0},
     {Fault::kResponseDrop, "response.drop", Manner::kStrike, kSessions, 0},
     {Fault::kTmfReject, "tmf.reject", Manner::kStrike, kSessions, 0},
@@ -108,6 +116,11 @@ constexpr std::array<Traits, kFaultCount> kTraits = {{
 
 constexpr std::array kWays = {WayRow{"reset", Way::kReset, Fault::kDrop},
                               WayRow{"close", Way::kClose, Fault::kDrop},
+                              WayRow{"silence", Way::kSilence, Fault::kDrop},
+                              WayRow{"in", Way::kIn, Fault::kHalfOpen},
+                              WayRow{"out", Way::kOut, Fault::kHalfOpen},
+                              WayRow{"below", Way::kBelow, Fault::kCorrupt},
+                              WayRow{"above", Way::kAbove, Fault::kCorrupt},
                               WayRow{"under", Way::kUnder, Fault::kResidual},
                               WayRow{"over", Way::kOver, Fault::kResidual},
                               WayRow{"transition", Way::kTransition, Fault::kAluaState},
@@ -152,6 +165,11 @@ Way way_of(const Rule& rule) {
   if (rule.way != Way::kFirst) return rule.way;
   const auto first = std::ranges::find(kWays, rule.fault, &WayRow::fault);
   return first == kWays.end() ? Way::kFirst : first->way;
+}
+
+std::uint64_t bytes_of(const Rule& rule) {
+  if (rule.bytes > 0) return rule.bytes;
+  return rule.fault == Fault::kFragment ? 1 : 512;
 }
 
 std::string_view fault_name(Fault fault) { return traits(fault).name; }

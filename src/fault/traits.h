@@ -49,6 +49,7 @@ struct WayRow {
 };
 std::span<const WayRow> all_ways();
 Way way_of(const Rule& rule);
+std::uint64_t bytes_of(const Rule& rule);
 
 // The rule's fault may depend on its parameters: flip on the way is a strike, at rest is not.
 Manner manner(const Rule& rule);

@@ -39,27 +39,37 @@ constexpr fault::FaultSet kR2tGap{Fault::kR2tSnGap};
 
 bool has_status(iscsi::BhsView bhs) { return (bhs[1] & std::byte{1}) != std::byte{0}; }
 
-// PDUs of the target that use a StatSN up (section 4.2.2.2).
-bool consumes_stat_sn(iscsi::Opcode opcode, iscsi::BhsView bhs) {
+// Of a PDU that is sent; see section 4.2.2.2 for StatSN.
+fault::FaultSet gaps_of(iscsi::Opcode opcode, iscsi::BhsView bhs) {
   switch (opcode) {
-    case iscsi::Opcode::kDataIn:
-      return has_status(bhs);
-    case iscsi::Opcode::kNopIn:
-      return iscsi::initiator_task_tag(bhs) != iscsi::kReservedTag;
     case iscsi::Opcode::kReadyToTransfer:
-      return false;
+      return kR2tGap;
+    case iscsi::Opcode::kDataIn:
+      return has_status(bhs) ? kStatusGap : kDataGap;
+    case iscsi::Opcode::kNopIn:
+      return iscsi::initiator_task_tag(bhs) == iscsi::kReservedTag ? fault::FaultSet{} : kStatusGap;
     default:
-      return (static_cast<unsigned>(opcode) & 0x20U) != 0;
+      return kStatusGap;
   }
 }
+
+constexpr fault::FaultSet kOfEveryPdu{
+    Fault::kNothing,  Fault::kPduDrop,           Fault::kPduDelay, Fault::kDrop,
+    Fault::kPduDup,   Fault::kPduTruncate,       Fault::kFlap,     Fault::kRate,
+    Fault::kHalfOpen, Fault::kReorderConnections};
+constexpr fault::FaultSet kOfSent{Fault::kFragment};
+constexpr fault::FaultSet kOfReceived{Fault::kStallWindow};
+constexpr fault::FaultSet kOfData{Fault::kCorrupt};
 
 class Interference final : public iscsi::PduInterference {
  public:
   Interference(std::shared_ptr<fault::Site> site, std::string initiator)
       : PduInterference(site->quiet()), site_(std::move(site)), initiator_(std::move(initiator)) {}
 
-  Verdict judge(iscsi::BhsView bhs, Digests digests) override {
+  Verdict judge(iscsi::BhsView bhs, Passing passing) override {
     const iscsi::Opcode opcode = iscsi::opcode_of(bhs);
+    const bool outgoing = passing.sent;
+    if (outgoing ? mute_out_ : mute_in_) return lost();
     const bool concerned =
         site_->looks_at(fault::Stage::kArrival, static_cast<std::uint8_t>(opcode));
     if (!concerned) return {};
@@ -71,19 +81,18 @@ class Interference final : public iscsi::PduInterference {
     }
     // Peripheral addressing, or flat space (SAM-5 clause 4.7).
     if (has_lun(opcode)) occasion.lun = big_endian<std::uint16_t>(bhs, 8) & 0x3FFFU;
-    fault::FaultSet faults{Fault::kNothing, Fault::kPduDrop, Fault::kPduDelay,
-                           Fault::kDrop,    Fault::kPduDup,  Fault::kPduTruncate};
-    if (opcode == iscsi::Opcode::kReadyToTransfer) faults = faults | kR2tGap;
-    if (opcode == iscsi::Opcode::kDataIn && !has_status(bhs)) faults = faults | kDataGap;
-    if (consumes_stat_sn(opcode, bhs)) faults = faults | kStatusGap;
-    if (digests.header) faults = faults | fault::FaultSet{Fault::kDigestHeader};
-    if (digests.data) faults = faults | fault::FaultSet{Fault::kDigestData};
+    const std::size_t data_bytes = iscsi::data_segment_length(bhs);
+    fault::FaultSet faults = kOfEveryPdu | (outgoing ? kOfSent : kOfReceived);
+    if (data_bytes > 0) faults = faults | kOfData;
+    if (outgoing) faults = faults | gaps_of(opcode, bhs);
+    if (passing.header_digest) faults = faults | fault::FaultSet{Fault::kDigestHeader};
+    if (passing.data_digest) faults = faults | fault::FaultSet{Fault::kDigestData};
     const fault::Rule* const rule = site_->judge(occasion, fault::Stage::kArrival, faults);
-    return rule == nullptr ? Verdict{} : verdict_of(*rule);
+    return rule == nullptr ? Verdict{} : verdict_of(*rule, outgoing, iscsi::kBhsBytes + data_bytes);
   }
 
  private:
-  Verdict verdict_of(const fault::Rule& rule) {
+  Verdict verdict_of(const fault::Rule& rule, bool outgoing, std::size_t byte_count) {
     switch (rule.fault) {
       case Fault::kPduDrop:
       case Fault::kStatSnGap:
@@ -100,13 +109,52 @@ class Interference final : public iscsi::PduInterference {
         return {.fate = Fate::kHeaderDigest};
       case Fault::kDigestData:
         return {.fate = Fate::kDataDigest};
-      default:
+      case Fault::kRate:
+        return {.delay = time_on_link(outgoing, byte_count, rule.bandwidth)};
+      case Fault::kReorderConnections:
+        return {.delay = site_->draw(rule.latency == fault::Latency{} ? kJitter : rule.latency)};
+      case Fault::kStallWindow:
+        return {.delay = site_->draw(rule.latency)};
+      case Fault::kFragment:
+        return {.piece_bytes = static_cast<std::uint16_t>(std::min<std::uint64_t>(
+                    fault::bytes_of(rule), std::numeric_limits<std::uint16_t>::max()))};
+      case Fault::kCorrupt:
+        return {.fate = way_of(rule) == Way::kAbove ? Fate::kAltered : Fate::kDamaged};
+      case Fault::kHalfOpen:
+        return mute(way_of(rule) == Way::kIn, way_of(rule) == Way::kOut, outgoing);
+      case Fault::kDrop:
+        if (way_of(rule) == Way::kSilence) return mute(true, true, outgoing);
         return {.fate = way_of(rule) == Way::kClose ? Fate::kClose : Fate::kReset};
+      default:  // A link that is down.
+        return {.fate = Fate::kReset};
     }
   }
 
+  // Nothing comes through any more, that way; whatever becomes of the rules.
+  Verdict mute(bool in, bool out, bool outgoing) {
+    mute_in_ = mute_in_ || in;
+    mute_out_ = mute_out_ || out;
+    site_->never_quiet();
+    return (outgoing ? mute_out_ : mute_in_) ? lost() : Verdict{};
+  }
+  Verdict lost() const { return {.fate = Fate::kLose, .silent = mute_in_ && mute_out_}; }
+
+  // Until the PDU has passed a link of this rate, behind those before it.
+  Duration time_on_link(bool outgoing, std::size_t byte_count, std::uint64_t rate) {
+    const TimePoint now = Executor::current().now();
+    TimePoint& free = outgoing ? link_free_out_ : link_free_in_;
+    free = std::max(free, now) + Duration(std::chrono::seconds(1)) * byte_count / rate;
+    return free - now;
+  }
+
+  static constexpr fault::Latency kJitter{.most = std::chrono::milliseconds(2)};
+
   std::shared_ptr<fault::Site> site_;
   std::string initiator_;
+  bool mute_in_ = false;
+  bool mute_out_ = false;
+  TimePoint link_free_in_{};
+  TimePoint link_free_out_{};
 };
 
 class SessionFaults final : public iscsi::SessionInterference {
@@ -116,10 +164,11 @@ class SessionFaults final : public iscsi::SessionInterference {
         site_(std::move(site)),
         initiator_(std::move(initiator)) {}
 
-  Response judge_response(const scsi::Command& command) override {
-    const fault::Rule* const rule =
-        judge(of(command), fault::FaultSet{Fault::kResponseDelay, Fault::kResponseDrop,
-                                           Fault::kResidual, Fault::kAsync, Fault::kWindowClose});
+  Response judge_response(const scsi::Command& command, Ending ending) override {
+    fault::FaultSet faults{Fault::kResponseDelay, Fault::kResponseDrop, Fault::kWindowClose};
+    if (!ending.announces) faults = faults | fault::FaultSet{Fault::kAsync};
+    if (ending.moved_data) faults = faults | fault::FaultSet{Fault::kResidual};
+    const fault::Rule* const rule = judge(of(command), faults);
     if (rule == nullptr) return {};
     switch (rule->fault) {
       case Fault::kResponseDrop:
@@ -127,7 +176,7 @@ class SessionFaults final : public iscsi::SessionInterference {
       case Fault::kResidual:
         return {.residual = way_of(*rule) == Way::kOver ? iscsi::Residual::kOverflow
                                                         : iscsi::Residual::kUnderflow,
-                .residual_bytes = static_cast<std::uint32_t>(rule->bytes)};
+                .residual_bytes = static_cast<std::uint32_t>(fault::bytes_of(*rule))};
       case Fault::kAsync:
         return {.event = event_of(*rule), .event_time = rule->time_to_wait};
       case Fault::kWindowClose:
@@ -143,7 +192,7 @@ class SessionFaults final : public iscsi::SessionInterference {
     if (rule == nullptr) return {};
     if (rule->fault == Fault::kR2tWithhold) return {.delay = site_->draw(rule->latency)};
     if (rule->fault == Fault::kR2tDisorder) return {.disorder = true};
-    return {.most = static_cast<std::uint32_t>(rule->bytes)};
+    return {.most = static_cast<std::uint32_t>(fault::bytes_of(*rule))};
   }
 
   Management judge_management(const iscsi::TaskManagementRequest& request) override {
@@ -208,22 +257,37 @@ std::unique_ptr<iscsi::SessionInterference> ConnectionFaults::of_session(
       post->make_site({{.kind = Place::Kind::kSession, .name = initiator_name}}), initiator_name);
 }
 
-ConnectionFaults::Login ConnectionFaults::judge_login(const iscsi::LoginFacts& facts) {
-  std::shared_ptr<fault::Site>& site = portals_[facts.portal];
+fault::Site& ConnectionFaults::site_of(const std::string& portal) {
+  std::shared_ptr<fault::Site>& site = portals_[portal];
   if (site == nullptr) {
     site = engine_.post(Executor::current())
-               ->make_site({{.kind = Place::Kind::kLink, .name = facts.portal}});
+               ->make_site({{.kind = Place::Kind::kLink, .name = portal}});
   }
+  return *site;
+}
+
+ConnectionFaults::Attempt ConnectionFaults::judge_attempt(const iscsi::AttemptFacts& facts) {
+  fault::Site& site = site_of(facts.portal);
+  if (!site.looks_at(fault::Stage::kConnect, 0)) return {};
+  const fault::Rule* const rule = site.judge({.initiator = facts.peer, .name = "connection"},
+                                             fault::Stage::kConnect, fault::kEveryFault);
+  if (rule == nullptr) return {};
+  if (rule->fault == Fault::kFlap) return {.reset = true};
+  return {.ignored = rule->duration};
+}
+
+ConnectionFaults::Login ConnectionFaults::judge_login(const iscsi::LoginFacts& facts) {
+  fault::Site& site = site_of(facts.portal);
   constexpr auto kLogin = static_cast<std::uint8_t>(iscsi::Opcode::kLoginRequest);
-  if (!site->looks_at(fault::Stage::kLogin, kLogin)) return {};
-  const fault::Rule* const rule = site->judge(
+  if (!site.looks_at(fault::Stage::kLogin, kLogin)) return {};
+  const fault::Rule* const rule = site.judge(
       {.pdu = kLogin, .initiator = facts.initiator_name, .name = fault::pdu_name(kLogin)},
       fault::Stage::kLogin, fault::kEveryFault);
   if (rule == nullptr) return {};
   constexpr Duration kEver = std::chrono::hours(24);  // The time of a login ends it.
   switch (rule->fault) {
     case Fault::kLoginSlow:
-      return {.delay = site->draw(rule->latency)};
+      return {.delay = site.draw(rule->latency)};
     case Fault::kLoginStall:
       return {.delay = kEver};
     case Fault::kLoginReject:

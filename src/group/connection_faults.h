@@ -20,11 +20,14 @@ class ConnectionFaults final : public iscsi::Interferences {
       const iscsi::ConnectionFacts& facts) override;
   std::unique_ptr<iscsi::SessionInterference> of_session(
       const std::string& initiator_name) override;
+  Attempt judge_attempt(const iscsi::AttemptFacts& facts) override;
   Login judge_login(const iscsi::LoginFacts& facts) override;
 
  private:
+  fault::Site& site_of(const std::string& portal);
+
   fault::FaultEngine& engine_;
-  std::map<std::string, std::shared_ptr<fault::Site>> portals_;  // Those with logins.
+  std::map<std::string, std::shared_ptr<fault::Site>> portals_;  // Those with connections.
 };
 
 }  // namespace sandbay::group

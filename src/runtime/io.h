@@ -133,6 +133,8 @@ class Listener {
   virtual const Endpoint& local() const noexcept = 0;  // With the port the system chose.
   // The next connection; kClosed after shutdown().
   virtual Task<Result<std::unique_ptr<Stream>>> accept() = 0;
+  // Attempts to connect get no answer at all while it is deaf, as if they were lost on their way.
+  virtual void set_deaf(bool deaf) noexcept = 0;
   virtual void shutdown() noexcept = 0;
 };
 

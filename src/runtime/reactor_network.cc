@@ -1,5 +1,6 @@
 // TCP streams and listeners on a reactor.
 
+#include <linux/filter.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -195,6 +196,7 @@ class ReactorListener final : public Listener {
 
   const Endpoint& local() const noexcept override { return local_; }
   Task<Result<std::unique_ptr<Stream>>> accept() override;
+  void set_deaf(bool deaf) noexcept override;
   void shutdown() noexcept override {
     ended_ = true;
     ::shutdown(socket_.descriptor, SHUT_RDWR);
@@ -206,6 +208,14 @@ class ReactorListener final : public Listener {
   bool ended_ = false;
   Endpoint local_;
 };
+
+// A filter of one instruction, which drops every segment.
+void ReactorListener::set_deaf(bool deaf) noexcept {
+  sock_filter drop{.code = BPF_RET | BPF_K, .jt = 0, .jf = 0, .k = 0};
+  const sock_fprog program{.len = 1, .filter = &drop};
+  ::setsockopt(socket_.descriptor, SOL_SOCKET, deaf ? SO_ATTACH_FILTER : SO_DETACH_FILTER, &program,
+               sizeof program);
+}
 
 Task<Result<std::unique_ptr<Stream>>> ReactorListener::accept() {
   if (ended_) co_return std::unexpected(Error::kClosed);

@@ -15,6 +15,8 @@ namespace {
 constexpr std::size_t kBacklog = 1024;
 constexpr std::uint16_t kFirstEphemeralPort = 49152;
 constexpr std::uint64_t kNanosecondsPerSecond = 1'000'000'000;
+constexpr Duration kConnectPatience = std::chrono::seconds(20);
+constexpr Duration kConnectAgain = std::chrono::seconds(1);
 constexpr std::size_t kWirePiece = std::size_t{64} << 10;  // Bytes, about.
 
 }  // namespace
@@ -356,9 +358,11 @@ class SimulatedListener final : public Listener {
 
   const Endpoint& local() const noexcept override { return local_; }
   Task<Result<std::unique_ptr<Stream>>> accept() override;
+  void set_deaf(bool deaf) noexcept override { deaf_ = deaf; }
   void shutdown() noexcept override;
 
   Executor& home() const noexcept { return home_; }
+  bool deaf() const noexcept { return deaf_; }
   bool full() const noexcept { return backlog_.size() >= kBacklog; }
   void add(std::unique_ptr<Stream> stream) {
     backlog_.push_back(std::move(stream));
@@ -372,6 +376,7 @@ class SimulatedListener final : public Listener {
   Executor& home_;
   Endpoint local_;
   bool ended_ = false;
+  bool deaf_ = false;
   std::deque<std::unique_ptr<Stream>> backlog_;
   std::deque<Connection::Waiter*> waiters_;
 };
@@ -490,7 +495,14 @@ Result<std::unique_ptr<Listener>> Network::listen(Executor& home, Endpoint endpo
 
 Task<Result<std::unique_ptr<Stream>>> Network::connect(Executor& home, Endpoint endpoint) {
   co_await Travel(*this, home);
-  SimulatedListener* const listener = find(endpoint);
+  const TimePoint patient_until = home.now() + kConnectPatience;
+  SimulatedListener* listener = find(endpoint);
+  // TCP tries again.
+  while (listener != nullptr && listener->deaf()) {
+    if (home.now() >= patient_until) co_return std::unexpected(Error::kTimedOut);
+    co_await home.sleep_for(kConnectAgain);
+    listener = find(endpoint);
+  }
   if (listener == nullptr || listener->full()) {
     co_await Travel(*this, home);
     co_return std::unexpected(Error::kRefused);

@@ -227,7 +227,7 @@ Job LogicalUnit::inquiry(Command& command) {
   std::size_t used = 0;
   if (vital) {
     const std::size_t length = vital_product_data(code, command, std::span(data).subspan(4));
-    if (length == 0) co_return invalid_cdb(2);
+    if (length == 0 || (command.unit_vanished && code != 0)) co_return invalid_cdb(2);
     data[1] = std::byte{code};
     put_big_endian(std::span<std::byte>(data), 2, static_cast<std::uint16_t>(length));
     used = length + 4;

@@ -23,7 +23,10 @@ Job LogicalUnit::request_sense(Command& command) {
   const auto allocation_length = std::to_integer<std::uint64_t>(command.cdb[4]);
   Sense sense;
   NexusState& nexus = state_of(command);
-  if (nexus.attentions.any()) {
+  if (command.unit_vanished) {
+    sense.key = SenseKey::kIllegalRequest;
+    sense.additional = Additional::kLogicalUnitNotSupported;
+  } else if (nexus.attentions.any()) {
     ++counters_.unit_attentions;
     sense.key = SenseKey::kUnitAttention;
     sense.additional = additional_of(nexus.attentions.take());

@@ -51,6 +51,7 @@ void LogicalUnit::start(Command& command) {
 }
 
 bool LogicalUnit::is_turned_away(Command& command, std::uint32_t in_set) {
+  constexpr std::byte kRequestSense{0x03};
   constexpr std::byte kInquiry{0x12};
   Outcome outcome;
   switch (interference_->on_arrival(command, in_set)) {
@@ -69,7 +70,7 @@ bool LogicalUnit::is_turned_away(Command& command, std::uint32_t in_set) {
       outcome.status = Status::kReservationConflict;
       break;
     case Interference::Arrival::kVanished:
-      command.unit_vanished = command.cdb[0] == kInquiry;
+      command.unit_vanished = command.cdb[0] == kInquiry || command.cdb[0] == kRequestSense;
       if (command.unit_vanished) return false;
       outcome = illegal(Additional::kLogicalUnitNotSupported);
       break;

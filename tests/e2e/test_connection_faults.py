@@ -5,7 +5,7 @@ import time
 
 import harness
 import host
-from raid_lab import events, faults, write_and_read
+from raid_lab import Load, events, faults, write_and_read
 
 
 def start(t, *rules, **keys):
@@ -251,3 +251,78 @@ def test_logins_that_are_refused_sent_on_and_slow(t):
     t.check(time.monotonic() - begin >= 0.7, 'slow')
     fired = daemon.sandbay_json('fault', 'journal')['firings'][-1]
     t.check(fired['target'] == f'link {first}', f'{fired}')
+
+
+# Links that are slow, torn and out of order serve; behind the login, as above.
+LINKS = (('do=rate bandwidth=40MB/s', LARGE),
+         ('every=10 do=fragment bytes=100', ('--block-size', '4KiB')),
+         ('every=50 do=corrupt', ('--block-size', '4KiB')),
+         ('every=100 do=stall-window latency=200ms', ('--block-size', '4KiB')),
+         ('do=reorder.connections', ('--block-size', '4KiB')))
+
+
+def test_initiators_over_links_that_are_bad(t):
+    daemon = start(t)
+    for rule, words in LINKS:
+        served, output = struck_by(t, daemon, f'at=link after=40 {rule}',
+                                   lambda: load(t, daemon, *words, duration='1s'))
+        t.check(served and ' 0 wrong' in output, f'{rule}: {output}')
+    for number, rule in enumerate(('after=10 do=rate bandwidth=5MB/s', 'do=fragment',
+                                   'pdu=scsi-command after=5 count=1 do=stall-window latency=1s',
+                                   'do=reorder.connections latency=0s..5ms'), 1):
+        served, output = struck_by(t, daemon, f'at=link {rule}',
+                                   lambda: write_and_read(t, daemon.url('v'), number))
+        t.check(served, f'{rule}: {output}')
+    # Below the digest it is found; above it only the host's own check can.
+    rule = 'at=link pdu=data-in after=40 every=40 do=corrupt how=above'
+    served, output = struck_by(t, daemon, rule,
+                               lambda: load(t, daemon, '--block-size', '4KiB', duration='1s'))
+    t.check(not served and ' 0 wrong' not in output, output)
+    t.check(daemon.terminate() == 0, 'the daemon ends well')
+
+
+# Nothing comes through one of two connections any more: the initiator notices, and goes on.
+def test_connections_that_are_silent(t):
+    kinds = ('drop how=silence', 'half-open', 'half-open how=out')
+    daemon = t.daemon([{'name': f'v{i}', 'size': '16MiB'} for i in range(len(kinds))],
+                      extra=faults())
+    loads = []
+    for number, kind in enumerate(kinds):
+        name = f'{host.ME}-{number}'
+        daemon.sandbay('fault', 'add', f'id=r{number}', f'at=session:{name}', 'after=200',
+                       'count=1', *f'do={kind}'.split())
+        loads.append(Load(t, daemon.url(f'v{number}'), '--queue-depth', '8', '--rate', '400',
+                          '--connections', '2', '--initiator-name', name))
+    time.sleep(18)
+    for number, each in enumerate(loads):
+        report = each.require_good()
+        t.check(rule_of(daemon, f'r{number}')['struck'] == 1, f'{kinds[number]}: did not strike')
+        t.check(report['connections_lost'] >= 1, f'{kinds[number]}: a connection was given up')
+    t.check(daemon.terminate() == 0, 'the daemon ends well')
+
+
+def test_a_path_that_flaps_under_load_over_two_portals(t):
+    daemon = t.daemon([{'name': 'v', 'size': '16MiB'}], portals=('127.0.0.1', '127.0.0.1'),
+                      extra=faults())
+    first, second = daemon.portals
+    url = daemon.url('v').replace(first, f'{first},{second}')
+
+    def both():
+        done = t.run(t.program('sandbay'), 'load', '--verify', '--write', '--queue-depth', '8',
+                     '--duration', '8s', '--warm-up', '0s', '--connections', '2', url, ok=None)
+        return done.returncode == 0, done.stdout
+
+    served, output = struck_by(t, daemon, f'at=link:{second} do=flap up=1500ms down=500ms', both)
+    t.check(served and ' 0 wrong' in output, output)
+    t.say(output)
+
+
+# An address that answers no attempt to connect, and then does.
+def test_a_black_hole(t):
+    daemon = start(t, 'id=hole at=link count=1 for=2500ms do=blackhole')
+    begin = time.monotonic()
+    served, output = write_and_read(t, daemon.url('v'), 5)
+    if not served:  # libiscsi tries again by itself, or does not.
+        served, output = write_and_read(t, daemon.url('v'), 5)
+    t.check(served, output)
+    t.check(2 < time.monotonic() - begin < 15, 'it did not answer for a time')

@@ -534,12 +534,18 @@ Task<void> reports(Executor& home) {
   error = co_await read_error(bench.layer(1), {5000, 1});
   CHECK(error == Error::kOutOfRange);
 
-  bench.add("id=fan at=enclosure:front do=fan for=1ms");
-  CHECK(bench.engine.enclosure_has(Fault::kFan, "front"));
-  CHECK_FALSE(bench.engine.enclosure_has(Fault::kFan, "rear"));
-  CHECK_FALSE(bench.engine.enclosure_has(Fault::kPsu));
-  co_await home.sleep_for(milliseconds(2));
-  CHECK_FALSE(bench.engine.enclosure_has(Fault::kFan, "front"));
+  for (const auto& [rule, fault] :
+       {std::pair{"at=enclosure:front do=fan for=1ms", Fault::kFan},
+        std::pair{"at=enclosure:front do=psu for=1ms", Fault::kPsu},
+        std::pair{"at=enclosure:front do=temp for=1ms", Fault::kTemp}}) {
+    INFO(rule);
+    CHECK_FALSE(bench.engine.enclosure_has(fault));
+    bench.add(rule);
+    CHECK(bench.engine.enclosure_has(fault, "front"));
+    CHECK_FALSE(bench.engine.enclosure_has(fault, "rear"));
+    co_await home.sleep_for(milliseconds(2));
+    CHECK_FALSE(bench.engine.enclosure_has(fault, "front"));
+  }
 }
 
 }  // namespace

@@ -13,7 +13,7 @@
 namespace sandbay::group {
 namespace {
 
-const std::string kHead =
+const std::string kGroupHead =
     "[group]\nname = \"t\"\nstate = \"s\"\n[[portal]]\nlisten = \"127.0.0.1:0\"\n[management]\n";
 const std::string kSecret = "0123456789abcdef";
 
@@ -26,7 +26,7 @@ class Folder {
     ::chmod(scratch_.file(name).c_str(), mode);
   }
   ConfigurationResult read(const std::string& section) const {
-    return parse_configuration(kHead + section, scratch_.file("x.toml"));
+    return parse_configuration(kGroupHead + section, scratch_.file("x.toml"));
   }
   // The first mistake, without the file's folder.
   std::string mistake(const std::string& section) const {

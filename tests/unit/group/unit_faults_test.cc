@@ -203,6 +203,11 @@ Task<void> vanishing(Bench& bench) {
   reply = co_await send(bench.router, *other, kInquiry);
   CHECK(reply.good());
   CHECK(reply.data.at(0) == std::byte{0x7F});
+  reply = co_await send(bench.router, *other, cdb_of({0x12, 1, 0x83, 0, 255}));
+  CHECK(reply.illegal(Additional::kInvalidFieldInCdb));
+  reply = co_await send(bench.router, *other, cdb_of({0x03, 0, 0, 0, 252}));
+  CHECK(reply.good());
+  CHECK(reply.data.at(12) == std::byte{0x25});
   reply = co_await send(bench.router, *other, cdb_of({0xA0, 0, 0, 0, 0, 0, 0, 0, 1, 0}));
   CHECK(reply.good());
   reply = co_await bench.send_to_unit(kTestUnitReady);

@@ -32,6 +32,10 @@ class Scripted final : public Interferences {
   std::unique_ptr<SessionInterference> of_session(const std::string&) override {
     return std::make_unique<Answers>(*this);
   }
+  Attempt judge_attempt(const AttemptFacts&) override {
+    ++attempts;
+    return std::exchange(attempt, Attempt{});
+  }
   Login judge_login(const LoginFacts& facts) override {
     portal = facts.portal;
     return std::exchange(login, Login{});
@@ -46,20 +50,22 @@ class Scripted final : public Interferences {
 
   std::deque<Plan> plans;
   std::vector<ConnectionFacts> seen;
-  PduInterference::Digests digests;  // As the last PDU had them.
+  PduInterference::Passing digests;  // As the last PDU had them.
   // Of the next one.
   SessionInterference::Response response;
   SessionInterference::Transfer transfer;
   SessionInterference::Management management;
   bool ignore_ping = false;
   Login login;
+  Attempt attempt;
+  unsigned attempts = 0;
   std::string portal;
 
  private:
   class One final : public PduInterference {
    public:
     explicit One(Scripted& script) : PduInterference(script.quiet_), script_(script) {}
-    Verdict judge(BhsView bhs, Digests possible) override {
+    Verdict judge(BhsView bhs, Passing possible) override {
       for (Plan& plan : script_.plans) {
         if (plan.opcode != opcode_of(bhs) || plan.times == 0) continue;
         --plan.times;
@@ -75,7 +81,7 @@ class Scripted final : public Interferences {
   class Answers final : public SessionInterference {
    public:
     explicit Answers(Scripted& script) : SessionInterference(script.quiet_), script_(script) {}
-    Response judge_response(const scsi::Command&) override {
+    Response judge_response(const scsi::Command&, Ending) override {
       return std::exchange(script_.response, Response{});
     }
     Transfer judge_transfer(const scsi::Command&) override {
@@ -240,8 +246,8 @@ Task<void> digests(Bench& bench) {
   script->add(Opcode::kScsiCommand, Fate::kDataDigest);
   co_await send_command(peer, writing(5, 1, pattern_of(kBlock, 2)));
   pdu = co_await peer.next();
-  CHECK(script->digests.header);
-  CHECK(script->digests.data);
+  CHECK(script->digests.header_digest);
+  CHECK(script->digests.data_digest);
   CHECK(pdu.rejected_for() == static_cast<int>(RejectReason::kDataDigestError));
   pdu = co_await peer.next();
   CHECK(pdu.closed);
@@ -317,6 +323,100 @@ Task<void> cut_pdus(Bench& bench) {
     const std::uint64_t half = opcode == Opcode::kScsiCommand ? 0 : kBhsBytes / 2;
     CHECK(peer.bytes_in() - before == (reads ? kBhsBytes + 2 * kBlock : half));
   }
+}
+
+// Data with a wrong bit, with a digest that fits and with one that does not; nobody else's copy of
+// them changes.
+Task<void> altered_data(Bench& bench) {
+  const std::string keys = "HeaderDigest=CRC32C;DataDigest=CRC32C";
+  RawInitiator& peer = *co_await bench.session({.keys = keys});
+  const Bytes data = pattern_of(kBlock);
+  Bytes wrong = data;
+  wrong[kBlock / 2] ^= std::byte{1};
+  RawPdu pdu = co_await answer_to(peer, writing(5, 1, data));
+  for (const Fate fate : {Fate::kAltered, Fate::kDamaged}) {
+    peer.wrong_digests = 0;
+    script->add(Opcode::kDataIn, fate);
+    pdu = co_await answer_to(peer, reading(5, 1));
+    CHECK(pdu.data == wrong);
+    CHECK(peer.wrong_digests == (fate == Fate::kAltered ? 0 : 1));
+    pdu = co_await answer_to(peer, reading(5, 1));
+    CHECK(pdu.data == data);
+  }
+  script->add(Opcode::kScsiCommand, Fate::kAltered);
+  pdu = co_await answer_to(peer, writing(5, 1, data));
+  CHECK(pdu.status() == 0);
+  pdu = co_await answer_to(peer, reading(5, 1));
+  CHECK(pdu.data == wrong);
+  script->add(Opcode::kScsiCommand, Fate::kDamaged);
+  co_await send_command(peer, writing(5, 1, data));
+  pdu = co_await peer.next();
+  CHECK(pdu.rejected_for() == static_cast<int>(RejectReason::kDataDigestError));
+  RawInitiator& other = *co_await bench.session({.isid = 2});
+  script->add(Opcode::kScsiCommand, Fate::kDamaged);
+  pdu = co_await answer_to(other, writing(6, 1, data));
+  CHECK(pdu.status() == 0);
+  pdu = co_await answer_to(other, reading(6, 1));
+  CHECK(pdu.data == wrong);
+}
+
+Task<void> small_pieces(Bench& bench) {
+  RawInitiator& peer = *co_await bench.session();
+  const Bytes data = pattern_of(16 * kBlock);
+  co_await answer_to(peer, writing(0, 16, data));
+  for (const std::uint16_t piece : {1, 7, 4000}) {
+    script->plans.push_back({.opcode = Opcode::kDataIn, .verdict = {.piece_bytes = piece}});
+    const std::uint32_t tag = co_await send_command(peer, reading(0, 16));
+    co_await ping(peer, 7000);
+    RawPdu pdu = co_await peer.next();
+    CHECK(pdu.tag() == tag);
+    CHECK(pdu.data == data);
+    pdu = co_await peer.next();
+    CHECK(pdu.tag() == 7000);
+  }
+}
+
+// Pings get no answer, and the connection stays; but not for ever.
+Task<void> silence(Bench& bench) {
+  RawInitiator& peer = *co_await bench.session();
+  script->plans.push_back(
+      {.opcode = Opcode::kScsiCommand, .verdict = {.fate = Fate::kLose, .silent = true}});
+  script->add(Opcode::kNopIn, Fate::kLose, 1000);
+  co_await send_command(peer, {});
+  RawPdu pdu = co_await peer.next(minutes(9));
+  CHECK(pdu.silent);
+  pdu = co_await peer.next(minutes(3));
+  CHECK(pdu.closed);
+}
+
+// Whether a connection is refused, or ends at once.
+Task<bool> is_kept_out(Bench& bench) {
+  auto stream = co_await Executor::current().connect(bench.endpoint());
+  if (!stream.has_value()) co_return true;
+  std::array<std::byte, 1> byte{};
+  const IoSlice slice{.data = byte.data(), .byte_count = byte.size()};
+  const Result<std::size_t> got = co_await (*stream)->receive(std::span(&slice, 1));
+  co_return !got.has_value() || *got == 0;
+}
+
+Task<void> attempts(Bench& bench) {
+  script->attempt.reset = true;
+  bool out = co_await is_kept_out(bench);
+  CHECK(out);
+  script->attempt.ignored = seconds(5);
+  out = co_await is_kept_out(bench);
+  CHECK(out);
+  co_await bench.sleep(milliseconds(100));
+  const unsigned seen = script->attempts;
+  const TimePoint begin = bench.now();
+  RawInitiator& late = *co_await bench.session();
+  CHECK(bench.now() - begin > seconds(4));
+  CHECK(script->attempts == seen + 1);
+  const RawPdu pdu = co_await answer_to(late, {});
+  CHECK(pdu.status() == 0);
+  script->attempt.ignored = std::chrono::hours(5);  // The server's end waits for nothing.
+  out = co_await is_kept_out(bench);
+  CHECK(out);
 }
 
 Task<void> ends(Bench& bench) {
@@ -512,8 +612,15 @@ Task<void> closed_windows(Bench& bench) {
   peer.cmd_sn = last + 1;
   pdu = co_await answer_to(peer, {});
   CHECK(pdu.status() == 0);
-  script->response = {.window_closes = std::chrono::hours(5)};  // No session waits for it.
+  // Neither its own end nor the initiator's next login waits for it.
+  script->response = {.window_closes = std::chrono::hours(5)};
   co_await answer_to(peer, {});
+  peer.reset();
+  const TimePoint begin = bench.now();
+  RawInitiator& next = *co_await bench.session();
+  CHECK(bench.now() - begin < seconds(5));
+  script->response = {.window_closes = std::chrono::hours(5)};
+  co_await answer_to(next, {});
 }
 
 Task<void> announcements(Bench& bench) {
@@ -634,14 +741,14 @@ Task<void> logins(Bench& bench) {
   CHECK(bench.now() - begin < minutes(1));
 }
 
-void with_script(Task<void> (*test)(Bench&)) {
+void with_script(Task<void> (*test)(Bench&), ServerLimits limits = quiet_limits()) {
   Scripted scripted;
   script = &scripted;
   for (const unsigned executors : {1U, 2U}) {
     INFO("executors: " << executors);
     scripted.plans.clear();
     scripted.seen.clear();
-    BenchOptions options{.executors = executors, .interferences = &scripted};
+    BenchOptions options{.executors = executors, .limits = limits, .interferences = &scripted};
     auto bench = std::make_unique<Bench>(options);
     const bool ended =
         bench->world().run([&] { return bench->whole(test); }, std::chrono::hours(1));
@@ -669,6 +776,14 @@ TEST_CASE("events are announced and come", "[iscsi]") { with_script(announcement
 TEST_CASE("logins are odd, and numbers near their wrap", "[iscsi]") { with_script(odd_logins); }
 TEST_CASE("PDUs come twice", "[iscsi]") { with_script(duplicates); }
 TEST_CASE("PDUs are cut in their middle", "[iscsi]") { with_script(cut_pdus); }
+TEST_CASE("data have a wrong bit", "[iscsi]") { with_script(altered_data); }
+TEST_CASE("PDUs are sent in small pieces", "[iscsi]") { with_script(small_pieces); }
+TEST_CASE("a connection is silent", "[iscsi]") {
+  ServerLimits limits;
+  limits.nop_in_interval = seconds(5);
+  with_script(silence, limits);
+}
+TEST_CASE("connections are not taken, and get no answer", "[iscsi]") { with_script(attempts); }
 TEST_CASE("connections end at a PDU", "[iscsi]") { with_script(ends); }
 
 }  // namespace sandbay::iscsi::test
