@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "iscsi/initiator_misbehaviour.h"
+#include "iscsi/interference.h"
 #include "iscsi/pdu.h"
 #include "runtime/buffer.h"
 #include "runtime/clock.h"
@@ -97,6 +98,7 @@ struct InitiatorOptions {
   Duration recovery_timeout = std::chrono::seconds(30);
 
   std::function<void(const AsyncNotice& notice)> on_async;
+  Interferences* interferences = nullptr;  // Outlives the session; null: nobody interferes.
 };
 
 // Why a login failed. status_class and status_detail are those of RFC 7143 section 11.13.5, zero

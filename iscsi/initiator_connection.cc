@@ -35,8 +35,11 @@ Error InitiatorConnection::open(Opening opening) {
   stream_ = std::move(opening.stream);
   limits_ = opening.limits;
   exp_stat_sn_ = opening.exp_stat_sn;
+  if (opening.interferences != nullptr) {
+    interference_ = opening.interferences->of_connection(opening.facts);
+  }
   outgoing_.open(*stream_, limits_.header_digest, limits_.data_digest,
-                 std::move(opening.misbehaviour), opening.pdus_before);
+                 std::move(opening.misbehaviour), opening.pdus_before, interference_.get());
   receiving_ = true;
   spawn(receive_loop());
   return Error::kNone;
@@ -47,6 +50,11 @@ Task<void> InitiatorConnection::receive_loop() {
   while (true) {
     parse();
     if (failing_) break;
+    if (framing_ == Framing::kHeld) [[unlikely]] {
+      co_await wait_by_rule();
+      if (failing_) break;
+      continue;
+    }
     if (outgoing_.reading_stopped()) {
       co_await place_.executor.sleep_for(std::chrono::milliseconds(10));
       if (failing_) break;
@@ -72,6 +80,7 @@ void InitiatorConnection::fail(const char* why) {
   if (failing_) return;
   failing_ = true;
   counters_.why_ended = why;
+  held_.notify_all();
   outgoing_.close();
   if (stream_ != nullptr) stream_->shutdown();
 }

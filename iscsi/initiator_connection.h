@@ -25,6 +25,7 @@
 #include "runtime/buffer.h"
 #include "runtime/executor.h"
 #include "runtime/io.h"
+#include "runtime/sync.h"
 
 namespace sandbay::iscsi {
 
@@ -110,6 +111,8 @@ class InitiatorConnection final : private InitiatorOutgoing::Owner {
     std::vector<std::byte> rest;  // Received behind the last login response.
     std::vector<Misbehaviour> misbehaviour;
     std::uint64_t pdus_before = 0;
+    Interferences* interferences = nullptr;
+    ConnectionFacts facts;  // For them.
   };
 
   // On its executor ----------------------------------------------------------------------------
@@ -138,7 +141,11 @@ class InitiatorConnection final : private InitiatorOutgoing::Owner {
   const InitiatorTransferLimits& limits() const noexcept { return limits_; }
 
  private:
-  enum class Framing : std::uint8_t { kHeader, kData };
+  enum class Framing : std::uint8_t {
+    kHeader,
+    kData,
+    kHeld,  // The PDU is complete, and a rule has it wait.
+  };
 
   // initiator_connection.cc
   Task<void> receive_loop();
@@ -156,6 +163,12 @@ class InitiatorConnection final : private InitiatorOutgoing::Owner {
   void parse();
   bool take_header();
   bool take_data();
+  // initiator_interference.cc
+  [[gnu::cold]] bool judge_pdu();
+  Task<void> wait_by_rule();
+  void carry_out(PduInterference::Fate fate);
+  void forget_pdu();
+  void alter_data();
   void choose_sink();
   bool data_digest_fits(std::span<const std::byte> padding, std::span<const std::byte> digest);
   std::size_t receive_slices(std::array<IoSlice, 8>& slices);
@@ -189,7 +202,11 @@ class InitiatorConnection final : private InitiatorOutgoing::Owner {
   InitiatorOutgoing outgoing_;
   std::unique_ptr<Stream> stream_;
   InitiatorTransferLimits limits_;
-  std::vector<InitiatorTask*> tasks_;  // By slot.
+  std::vector<InitiatorTask*> tasks_;              // By slot.
+  std::unique_ptr<PduInterference> interference_;  // Null: nobody.
+  TimePoint held_until_{};
+  PduInterference::Fate held_fate_ = PduInterference::Fate::kPass;
+  Condition held_;
   Shown<std::uint32_t> exp_stat_sn_;
   std::uint32_t told_exp_cmd_sn_ = 0;
   std::uint32_t told_max_cmd_sn_ = 0;

@@ -21,7 +21,7 @@ constexpr std::size_t kRoomBehindLargeData = 512;
 }  // namespace
 
 void InitiatorConnection::parse() {
-  while (!failing_) {
+  while (!failing_ && framing_ != Framing::kHeld) {
     if (framing_ == Framing::kHeader && !take_header()) return;
     if (framing_ == Framing::kData && !take_data()) return;
   }
@@ -103,6 +103,8 @@ bool InitiatorConnection::take_data() {
   }
   begin_ += padding + digest;
   framing_ = Framing::kHeader;
+  if (interference_ != nullptr && !interference_->quiet()) [[unlikely]]
+    return judge_pdu();
   handle_pdu();
   return true;
 }

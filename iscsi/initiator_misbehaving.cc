@@ -1,6 +1,6 @@
-// Sending what a well-behaved initiator never would, on request of a test: see
-// initiator_misbehaviour.h. PDUs are put together whole, bent, and sent as they then are; this
-// path copies, and is not taken by connections without a Misbehaviour.
+// Sending what a well-behaved initiator never would, on request of a test (see
+// initiator_misbehaviour.h) or by a rule. PDUs are put together whole, bent, and sent as they then
+// are; this path copies, and is not taken by connections without a Misbehaviour and rules.
 #include <algorithm>
 #include <cassert>
 
@@ -118,6 +118,66 @@ void InitiatorOutgoing::apply(const Misbehaviour& wrong, std::vector<std::byte>&
   }
 }
 
+PduInterference::Verdict InitiatorOutgoing::judge(const Bhs& bhs, std::span<std::byte> data) {
+  if (interference_ == nullptr || interference_->quiet()) return {};
+  PduInterference::Verdict verdict =
+      interference_->judge(bhs, {.sent = true,
+                                 .data = !data.empty(),
+                                 .header_digest = header_digest_,
+                                 .data_digest = data_digest_ && !data.empty()});
+  if (verdict.fate == PduInterference::Fate::kAltered) data[data.size() / 2] ^= std::byte{1};
+  return verdict;
+}
+
+void InitiatorOutgoing::carry_out(const PduInterference::Verdict& verdict, std::size_t data_bytes,
+                                  std::vector<std::byte>& pdu, bool& drop) {
+  using Fate = PduInterference::Fate;
+  building_.delay = std::max(building_.delay, verdict.delay);
+  building_.piece_bytes = std::max(building_.piece_bytes, verdict.piece_bytes);
+  const std::size_t header_bytes = kBhsBytes + (header_digest_ ? kDigestBytes : 0);
+  switch (verdict.fate) {
+    case Fate::kPass:
+    case Fate::kAltered:
+      return;
+    case Fate::kLose:
+      drop = true;
+      return;
+    case Fate::kHeaderDigest:
+      return apply({.kind = Kind::kCorruptHeaderDigest}, pdu, drop);
+    case Fate::kDataDigest:
+      return apply({.kind = Kind::kCorruptDataDigest}, pdu, drop);
+    case Fate::kDamaged:
+      pdu[header_bytes + data_bytes / 2] ^= std::byte{1};
+      return;
+    case Fate::kTwice:
+      return apply({.kind = Kind::kDuplicate}, pdu, drop);
+    case Fate::kCut:
+      return apply({.kind = Kind::kTruncate}, pdu, drop);
+    case Fate::kClose:
+    case Fate::kReset:
+      return apply({.kind = Kind::kDrop}, pdu, drop);
+  }
+}
+
+Task<Error> InitiatorOutgoing::send_in_pieces() {
+  constexpr unsigned kMostPieces = 4096;
+  constexpr unsigned kPiecesPerTurn = 64;
+  unsigned pieces = 0;
+  for (IoSlice slice : slices_) {
+    while (slice.byte_count > 0 && !closed_) {
+      const bool small = ++pieces <= kMostPieces;
+      const std::size_t length =
+          small ? std::min<std::size_t>(sending_.piece_bytes, slice.byte_count) : slice.byte_count;
+      const IoSlice piece{.data = slice.data, .byte_count = length};
+      const Error error = co_await stream_->send(std::span(&piece, 1));
+      if (error != Error::kNone) co_return error;
+      slice = {.data = slice.data + length, .byte_count = slice.byte_count - length};
+      if (pieces % kPiecesPerTurn == 0) co_await executor_.yield();
+    }
+  }
+  co_return Error::kNone;
+}
+
 void InitiatorOutgoing::add_misbehaving(Bhs bhs, std::vector<std::byte> data) {
   ++pdus_;
   if (building_.reset_behind) return;  // The connection ends before this one.
@@ -131,8 +191,10 @@ void InitiatorOutgoing::add_misbehaving(Bhs bhs, std::vector<std::byte> data) {
     if (wrong->kind == Kind::kWrongTransferTag) bhs[20] ^= std::byte{0xFF};
     if (wrong->kind == Kind::kBadOpcode) bhs[0] = (bhs[0] & std::byte{0x40}) | std::byte{0x0F};
   }
+  const PduInterference::Verdict verdict = judge(bhs, data);
   std::vector<std::byte> pdu = assemble(bhs, data);
   bool drop = false;
+  carry_out(verdict, data.size(), pdu, drop);
   for (Misbehaviour* wrong : now) {
     --wrong->count;
     apply(*wrong, pdu, drop);

@@ -33,6 +33,7 @@ void InitiatorOutgoing::Batch::clear() {
   pieces.clear();
   tasks.clear();
   delay = Duration{};
+  piece_bytes = 0;
   reset_behind = false;
 }
 
@@ -49,13 +50,15 @@ std::span<std::byte> InitiatorOutgoing::Batch::grow(std::size_t byte_count) {
 }
 
 void InitiatorOutgoing::open(Stream& stream, bool header_digest, bool data_digest,
-                             std::vector<Misbehaviour> misbehaviour, std::uint64_t pdus_before) {
+                             std::vector<Misbehaviour> misbehaviour, std::uint64_t pdus_before,
+                             PduInterference* interference) {
   assert(stream_ == nullptr);
   stream_ = &stream;
   header_digest_ = header_digest;
   data_digest_ = data_digest;
   misbehaviour_ = std::move(misbehaviour);
   pdus_ = pdus_before;
+  interference_ = interference;
 }
 
 void InitiatorOutgoing::put_header(const Bhs& bhs) {
@@ -81,7 +84,7 @@ void InitiatorOutgoing::add(const Bhs& bhs, const BufferList& data, std::size_t 
                             InitiatorTask& task) {
   const std::uint32_t byte_count = data_segment_length(bhs);
   if (closed_) return;
-  if (!misbehaviour_.empty()) {
+  if (bends()) [[unlikely]] {
     std::vector<std::byte> copy(byte_count);
     if (byte_count != 0) data.copy_to(copy, offset);
     return add_misbehaving(bhs, std::move(copy));
@@ -112,7 +115,8 @@ void InitiatorOutgoing::add(const Bhs& bhs, const BufferList& data, std::size_t 
 void InitiatorOutgoing::add(const Bhs& bhs, std::span<const std::byte> data) {
   assert(data_segment_length(bhs) == data.size());
   if (closed_) return;
-  if (!misbehaviour_.empty()) return add_misbehaving(bhs, {data.begin(), data.end()});
+  if (bends()) [[unlikely]]
+    return add_misbehaving(bhs, {data.begin(), data.end()});
   ++pdus_;
   put_header(bhs);
   if (!data.empty()) {
@@ -145,12 +149,22 @@ Task<void> InitiatorOutgoing::flush() {
 }
 
 Task<Error> InitiatorOutgoing::send_batch() {
-  if (sending_.delay.count() > 0) co_await executor_.sleep_for(sending_.delay);
+  if (sending_.delay > Duration::zero()) [[unlikely]] {
+    const TimePoint until = executor_.now() + sending_.delay;
+    while (!closed_ && executor_.now() < until && bends()) {
+      (void)co_await hurry_.wait_until(std::min(until, executor_.now() + kLookAtRules));
+    }
+  }
   slices_.clear();
   for (const Piece& piece : sending_.pieces) {
     auto* data = piece.data != nullptr ? const_cast<std::byte*>(piece.data)
                                        : sending_.bytes.data() + piece.offset;
     slices_.push_back({.data = data, .byte_count = piece.byte_count});
+  }
+  if (sending_.piece_bytes != 0) [[unlikely]] {
+    const Error error = co_await send_in_pieces();
+    if (error != Error::kNone) co_return error;
+    slices_.clear();
   }
   std::span<const IoSlice> rest = slices_;
   while (!rest.empty() && !closed_) {
@@ -178,6 +192,7 @@ void InitiatorOutgoing::close() {
   if (closed_) return;
   closed_ = true;
   held_.clear();
+  hurry_.notify_all();
   if (!flushing_) release(building_);
 }
 

@@ -17,6 +17,7 @@
 #include "runtime/executor.h"
 #include "runtime/io.h"
 #include "runtime/random.h"
+#include "runtime/sync.h"
 
 namespace sandbay::iscsi {
 
@@ -35,9 +36,10 @@ class InitiatorOutgoing {
 
   InitiatorOutgoing(Executor& executor, Owner& owner) : executor_(executor), owner_(owner) {}
 
-  // `misbehaviour` counts PDUs from `pdus_before` on.
+  // `misbehaviour` counts PDUs from `pdus_before` on. `interference` outlives this; null: nobody.
   void open(Stream& stream, bool header_digest, bool data_digest,
-            std::vector<Misbehaviour> misbehaviour, std::uint64_t pdus_before);
+            std::vector<Misbehaviour> misbehaviour, std::uint64_t pdus_before,
+            PduInterference* interference);
 
   // The header's DataSegmentLength tells how many bytes of `data` from `offset` on follow it. They
   // belong to `task`, which keeps them where they are.
@@ -62,6 +64,7 @@ class InitiatorOutgoing {
     std::vector<Piece> pieces;
     std::vector<InitiatorTask*> tasks;
     Duration delay{};
+    std::uint16_t piece_bytes = 0;
     bool reset_behind = false;
 
     bool empty() const noexcept { return pieces.empty() && !reset_behind; }
@@ -76,6 +79,13 @@ class InitiatorOutgoing {
   Task<Error> send_batch();
   void release(Batch& batch);
 
+  bool bends() const noexcept {
+    return !misbehaviour_.empty() || (interference_ != nullptr && !interference_->quiet());
+  }
+  Task<Error> send_in_pieces();
+  PduInterference::Verdict judge(const Bhs& bhs, std::span<std::byte> data);
+  void carry_out(const PduInterference::Verdict& verdict, std::size_t data_bytes,
+                 std::vector<std::byte>& pdu, bool& drop);
   bool matches(const Misbehaviour& wrong, const Bhs& bhs) const;
   void add_misbehaving(Bhs bhs, std::vector<std::byte> data);
   void apply(const Misbehaviour& wrong, std::vector<std::byte>& pdu, bool& drop);
@@ -96,6 +106,8 @@ class InitiatorOutgoing {
   Batch sending_;
   std::vector<IoSlice> slices_;
 
+  PduInterference* interference_ = nullptr;
+  Condition hurry_;  // Nothing is sent any more.
   std::vector<Misbehaviour> misbehaviour_;
   struct Held {
     std::vector<std::byte> bytes;

@@ -150,6 +150,12 @@ Task<Error> InitiatorSessionImpl::adopt(Path& path, InitiatorLoginResult result)
       .rest = std::move(result.rest),
       .misbehaviour = path.options.misbehaviour,
       .pdus_before = path.pdus_before,
+      .interferences = options_.interferences,
+      .facts = {.tsih = tsih_,
+                .cid = path.cid,
+                .initiator_name = options_.initiator_name,
+                .portal = options_.interferences == nullptr ? "" : path.endpoint.to_string(),
+                .at_initiator = true},
   };
   window_moved(result.numbers.exp_cmd_sn, result.numbers.max_cmd_sn);
   co_await SwitchTo(*path.executor);

@@ -1,11 +1,12 @@
-// PduInterference: somebody who loses, delays or damages PDUs of a connection, so that initiators
-// and targets meet what networks and other implementations do.
+// PduInterference: somebody who loses, delays or damages PDUs of a connection, at the target or at
+// our initiator, so that both meet what networks and other implementations do.
 //
 // It belongs to one connection in full feature phase, is asked on its home for each PDU, received
 // or to be sent, and must not suspend.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,8 +24,12 @@ struct ConnectionFacts {
   std::uint16_t tsih = 0;
   std::uint16_t cid = 0;
   std::string initiator_name;
-  std::string portal;  // Where it came to, as the server listens there.
+  std::string portal;  // Where it came to, as the server listens there; or where it goes.
+  bool at_initiator = false;
 };
+
+// A wait by a rule ends within this time when the rule has gone.
+inline constexpr Duration kLookAtRules = std::chrono::seconds(1);
 
 class PduInterference {
  public:
@@ -46,9 +51,10 @@ class PduInterference {
     std::uint16_t piece_bytes = 0;  // It is sent in pieces of this size; 0: in one.
     bool silent = false;            // Nothing comes or is sent any more, and nobody notices.
   };
-  // It is sent, or it has come; and which digests it has.
+  // It is sent, or it has come; whether data are at hand, and which digests it has.
   struct Passing {
     bool sent = false;
+    bool data = false;
     bool header_digest = false;
     bool data_digest = false;
   };
@@ -130,7 +136,9 @@ class Interferences {
  public:
   struct Attempt {
     bool reset = false;  // It is reset.
-    Duration ignored{};  // Or it and all that come after it get no answer for so long.
+    // Or it and all that come after it get no answer, for this time, while the function says so.
+    Duration ignored{};
+    std::function<bool()> holds = {};
   };
   struct Login {
     LoginStatus status = LoginStatus::kSuccess;  // Or it is refused, or sent on

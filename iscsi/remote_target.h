@@ -58,6 +58,10 @@ class RemoteTarget {
   RemoteTarget(const RemoteTarget&) = delete;
   RemoteTarget& operator=(const RemoteTarget&) = delete;
 
+  // Before start(): rules concern its connections. They outlive it.
+  void set_interferences(Interferences* interferences) {
+    options_.session.interferences = interferences;
+  }
   // Begins to log in, in the background.
   void start();
   // Ends the session; requests that are still there end with kNotReady.

@@ -146,8 +146,9 @@ Task<void> Connection::let_answers_go(Session& session) {
 Task<PduInterference::Fate> Connection::interfere_with_received() {
   using Fate = PduInterference::Fate;
   const bool data = data_digest_ && data_segment_length(incoming_.bhs) > 0;
-  const PduInterference::Verdict verdict =
-      interference_->judge(incoming_.bhs, {.header_digest = header_digest_, .data_digest = data});
+  const PduInterference::Verdict verdict = interference_->judge(
+      incoming_.bhs,
+      {.data = !incoming_.data.empty(), .header_digest = header_digest_, .data_digest = data});
   if (verdict.delay > Duration::zero()) co_await wait_by_rule(verdict.delay);
   if (verdict.silent) note_silence();
   switch (verdict.fate) {
@@ -218,11 +219,12 @@ void Connection::break_by_rule(PduInterference::Fate fate) {
   shutdown();
 }
 
-// Whatever the rule says, it holds up no end.
+// It holds up no end, and lasts no longer than there are rules.
 Task<void> Connection::wait_by_rule(TimePoint until, unsigned& waiting) {
   ++waiting;
-  while (!closing_ && !last_queued_ && home_->now() < until) {
-    (void)co_await room_.wait_until(until);
+  const auto obeys = [this] { return interference_ == nullptr || !interference_->quiet(); };
+  while (!closing_ && !last_queued_ && home_->now() < until && obeys()) {
+    (void)co_await room_.wait_until(std::min(until, home_->now() + kLookAtRules));
   }
   --waiting;
 }

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -33,6 +34,7 @@ struct Portal {
   std::uint64_t recent_bytes = 0;
   bool deaf = false;  // By a rule, until then:
   TimePoint deaf_until{};
+  std::function<bool()> stays_deaf;
   // Logins that were sent here and have not come yet: a hundred at once would otherwise all find
   // the same portal idle. Oldest first.
   struct Expected {

@@ -128,9 +128,10 @@ Task<void> Server::watch_traffic() {
 bool Server::is_kept_out(Stream& stream, Portal* portal) {
   if (registry_.interferences == nullptr) return false;
   const Interferences::Attempt rule = registry_.interferences->judge_attempt(
-      {.peer = stream.peer().to_string(), .portal = portal->local.to_string()});
+      {.peer = stream.peer().address(), .portal = portal->local.to_string()});
   if (rule.ignored > Duration::zero()) {
-    portal->deaf_until = std::max(portal->deaf_until, home_.now() + rule.ignored);
+    portal->deaf_until = home_.now() + rule.ignored;
+    portal->stays_deaf = rule.holds;
     if (!std::exchange(portal->deaf, true)) {
       const bool entered = accepting_.enter();
       assert(entered);
@@ -145,10 +146,13 @@ bool Server::is_kept_out(Stream& stream, Portal* portal) {
 Task<void> Server::be_deaf(Portal* portal) {
   const GateHold hold(accepting_);
   portal->listener->set_deaf(true);
-  while (!registry_.shutting_down && home_.now() < portal->deaf_until) {
-    const bool stopping = co_await stopping_.wait_until(portal->deaf_until);
+  const auto stays = [&] { return !portal->stays_deaf || portal->stays_deaf(); };
+  while (!registry_.shutting_down && home_.now() < portal->deaf_until && stays()) {
+    const TimePoint look = std::min(portal->deaf_until, home_.now() + kLookAtRules);
+    const bool stopping = co_await stopping_.wait_until(look);
     if (stopping) break;
   }
+  portal->stays_deaf = {};
   portal->listener->set_deaf(false);
   portal->deaf = false;
 }

@@ -235,17 +235,19 @@ Task<void> Session::carry_out_event(std::uint16_t cid, AsyncEventCode event, Dur
     concerned.push_back(link.get());
   }
   const TimePoint deadline = home_.now() + (logout ? time : kAnnouncementTime);
-  const auto any_left = [&concerned] {
-    return std::ranges::any_of(concerned, [](const ConnectionLink* link) { return !link->ended; });
+  // A link that has ended is let go at once: another connection may take its number.
+  const auto let_go = [this](ConnectionLink* link) {
+    if (link->ended) unpin(*link);
+    return link->ended;
   };
-  while (any_left()) {
+  while (true) {
+    std::erase_if(concerned, let_go);
+    if (concerned.empty()) break;
     const bool woken = co_await changed_.wait_until(deadline);
     if (!woken) break;
   }
-  for (ConnectionLink* const link : concerned) {
-    break_off(*link);
-    unpin(*link);
-  }
+  for (ConnectionLink* const link : concerned) break_off(*link);
+  std::erase_if(concerned, let_go);
   announcing_ = false;
 }
 

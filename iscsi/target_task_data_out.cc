@@ -293,8 +293,10 @@ bool ScsiTask::is_withheld_by_rule() {
   transfer_rule_ = session_->interference().judge_transfer(*this);
   if (transfer_rule_.delay <= Duration::zero()) return false;
   // Others do not wait for memory that only a rule holds up.
-  if (promised_ahead_ > 0) claimed_ = std::exchange(promised_ahead_, 0);
-  session_->unpromise(*link_, claimed_);
+  if (promised_ahead_ > 0) {
+    claimed_ = std::exchange(promised_ahead_, 0);
+    session_->unpromise(*link_, claimed_);
+  }
   promising_ = true;
   ++pins_;
   spawn(solicit_after(home_->now() + transfer_rule_.delay));

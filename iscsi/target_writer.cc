@@ -58,6 +58,7 @@ PduInterference::Verdict Connection::interfere_with_sending(const Bhs& bhs, Buff
   using Fate = PduInterference::Fate;
   PduInterference::Verdict verdict =
       interference_->judge(bhs, {.sent = true,
+                                 .data = !data.empty(),
                                  .header_digest = header_digest_,
                                  .data_digest = data_digest_ && !data.empty()});
   if (verdict.silent) note_silence();
@@ -71,17 +72,20 @@ PduInterference::Verdict Connection::interfere_with_sending(const Bhs& bhs, Buff
   return verdict;
 }
 
-// A copy: others may use these bytes.
+// A copy where others use these bytes as well.
 void Connection::alter(BufferList& data) {
-  BufferList own = home_->buffers().try_allocate(data.byte_count());
-  if (own.empty()) return;
-  own.copy_from(data);
+  if (data.empty()) return;
+  if (!data.unique()) {
+    BufferList own = home_->buffers().try_allocate(data.byte_count());
+    if (own.empty()) return;
+    own.copy_from(data);
+    data = std::move(own);
+  }
   std::array<std::byte, 1> middle{};
   const std::size_t at = data.byte_count() / 2;
-  own.copy_to(middle, at);
+  data.copy_to(middle, at);
   middle[0] ^= std::byte{1};
-  own.copy_from(middle, at);
-  data = std::move(own);
+  data.copy_from(middle, at);
 }
 
 void Connection::spoil(Outgoing& outgoing, const PduInterference::Verdict& verdict) {

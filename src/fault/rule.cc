@@ -97,7 +97,10 @@ std::string wrong_at_path(const Rule& rule) {
   if (!rule.opcodes.empty() && (rule.pdus | kCommand) != kCommand) {
     return "opcode=: is of scsi-command alone; leave out the other PDUs";
   }
-  if (pdus_of(rule) == 0) return "dir=: none of the PDUs takes that direction";
+  if (pdus_of(rule) == 0) {
+    return fmt::format("do={}: none of these PDUs takes that direction, or has data",
+                       fault_name(rule.fault));
+  }
   return {};
 }
 

@@ -52,8 +52,8 @@ constexpr FaultSet kOfLogins{Fault::kLoginReject, Fault::kLoginSlow, Fault::kLog
                              Fault::kRedirect,    Fault::kNegoOdd,   Fault::kCounterNearWrap};
 constexpr FaultSet kWithOpcode = kOfCommands | kOfPdus | kOfResponses;
 constexpr FaultSet kWithLun = kOfPdus | FaultSet{Fault::kR2tSnGap} | kOfResponses | kOfTmfs;
-constexpr FaultSet kOfPaths = kWithOpcode | kGaps | FaultSet{Fault::kFlap} | kOfTmfs | kOfLogins |
-                              FaultSet{Fault::kNopIgnore};
+constexpr FaultSet kOfPaths =
+    kWithOpcode | kGaps | kOfTmfs | kOfLogins | FaultSet{Fault::kNopIgnore};
 constexpr FaultSet kWithWays{Fault::kDrop,     Fault::kHalfOpen,  Fault::kCorrupt,
                              Fault::kResidual, Fault::kAluaState, Fault::kAsync};
 constexpr FaultSet kWithCode{Fault::kCheck, Fault::kUnitAttention, Fault::kUnitNotReady,

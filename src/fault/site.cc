@@ -172,6 +172,14 @@ const Rule* Site::judge(const Occasion& occasion, Stage stage, const FaultSet& f
   return first;
 }
 
+std::function<bool()> Site::lasting() const {
+  return [shared = struck_->shared, ended = struck_->ended] {
+    return !shared->gone.load(std::memory_order_relaxed) &&
+           shared->acts.load(std::memory_order_relaxed) &&
+           shared->ended.load(std::memory_order_relaxed) == ended;
+  };
+}
+
 bool Site::decides(State& state) {
   const Rule& rule = state.shared->rule;
   ++state.seen;

@@ -9,6 +9,7 @@
 #include <bitset>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -83,6 +84,8 @@ class Site {
   const Rule* judge(const Occasion& occasion, Stage stage, const FaultSet& faults);
   // A time for what judge() has just returned.
   Duration draw(const Latency& latency) { return fault::draw(latency, struck_->effects); }
+  // Whether what judge() has just returned still lasts; to be asked at any time, on any executor.
+  std::function<bool()> lasting() const;
   void rename(std::string name);
 
  private:

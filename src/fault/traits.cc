@@ -86,7 +86,7 @@ constexpr std::array<Traits, kFaultCount> kTraits = {{
     {Fault::kStatSnGap, "statsn.gap", Manner::kStrike, kConnections, 0},
     {Fault::kDataSnGap, "datasn.gap", Manner::kStrike, kConnections, 0},
     {Fault::kR2tSnGap, "r2tsn.gap", Manner::kStrike, kConnections, 0},
-    {Fault::kFlap, "flap", Manner::kStrike, kConnections, 0},
+    {Fault::kFlap, "flap", Manner::kStrike, kLinks, 0},
     {Fault::kRate, "rate", Manner::kStrike, kConnections, 0},
     {Fault::kHalfOpen, "half-open", Manner::kStrike, kConnections, 0},
     {Fault::kStallWindow, "stall-window", Manner::kStrike, kConnections, 0},
@@ -189,10 +189,13 @@ std::uint8_t struck_operations(const Rule& rule) {
 }
 
 std::uint64_t pdus_of(const Rule& rule) {
+  // NOP, SCSI Command and Response, Text, Data, Asynchronous Message and Reject.
+  constexpr std::uint64_t kWithData = 0x8004003300000033;
   constexpr std::uint64_t kFromTarget = ~std::uint64_t{0} << 32U;
   std::uint64_t pdus = rule.pdus == 0 ? ~std::uint64_t{0} : rule.pdus;
   if (rule.outgoing.has_value()) pdus &= *rule.outgoing ? kFromTarget : ~kFromTarget;
   if (!rule.opcodes.empty()) pdus &= 2;  // SCSI Command.
+  if (rule.fault == Fault::kCorrupt || rule.fault == Fault::kDigestData) pdus &= kWithData;
   return pdus;
 }
 

@@ -53,22 +53,25 @@ fault::FaultSet gaps_of(iscsi::Opcode opcode, iscsi::BhsView bhs) {
   }
 }
 
-constexpr fault::FaultSet kOfEveryPdu{
-    Fault::kNothing,  Fault::kPduDrop,           Fault::kPduDelay, Fault::kDrop,
-    Fault::kPduDup,   Fault::kPduTruncate,       Fault::kFlap,     Fault::kRate,
-    Fault::kHalfOpen, Fault::kReorderConnections};
+constexpr fault::FaultSet kOfEveryPdu{Fault::kNothing, Fault::kPduDrop, Fault::kPduDelay,
+                                      Fault::kDrop,    Fault::kPduDup,  Fault::kPduTruncate,
+                                      Fault::kFlap,    Fault::kRate,    Fault::kReorderConnections};
+constexpr fault::FaultSet kMuting{Fault::kHalfOpen};
 constexpr fault::FaultSet kOfSent{Fault::kFragment};
 constexpr fault::FaultSet kOfReceived{Fault::kStallWindow};
 constexpr fault::FaultSet kOfData{Fault::kCorrupt};
 
 class Interference final : public iscsi::PduInterference {
  public:
-  Interference(std::shared_ptr<fault::Site> site, std::string initiator)
-      : PduInterference(site->quiet()), site_(std::move(site)), initiator_(std::move(initiator)) {}
+  Interference(std::shared_ptr<fault::Site> site, const iscsi::ConnectionFacts& facts)
+      : PduInterference(site->quiet()),
+        site_(std::move(site)),
+        initiator_(facts.initiator_name),
+        at_initiator_(facts.at_initiator) {}
 
   Verdict judge(iscsi::BhsView bhs, Passing passing) override {
     const iscsi::Opcode opcode = iscsi::opcode_of(bhs);
-    const bool outgoing = passing.sent;
+    const bool outgoing = passing.sent != at_initiator_;  // Of the target.
     if (outgoing ? mute_out_ : mute_in_) return lost();
     const bool concerned =
         site_->looks_at(fault::Stage::kArrival, static_cast<std::uint8_t>(opcode));
@@ -82,8 +85,9 @@ class Interference final : public iscsi::PduInterference {
     // Peripheral addressing, or flat space (SAM-5 clause 4.7).
     if (has_lun(opcode)) occasion.lun = big_endian<std::uint16_t>(bhs, 8) & 0x3FFFU;
     const std::size_t data_bytes = iscsi::data_segment_length(bhs);
-    fault::FaultSet faults = kOfEveryPdu | (outgoing ? kOfSent : kOfReceived);
-    if (data_bytes > 0) faults = faults | kOfData;
+    fault::FaultSet faults = kOfEveryPdu | (passing.sent ? kOfSent : kOfReceived);
+    if (passing.data) faults = faults | kOfData;
+    if (!mute_in_ && !mute_out_) faults = faults | kMuting;
     if (outgoing) faults = faults | gaps_of(opcode, bhs);
     if (passing.header_digest) faults = faults | fault::FaultSet{Fault::kDigestHeader};
     if (passing.data_digest) faults = faults | fault::FaultSet{Fault::kDigestData};
@@ -151,6 +155,7 @@ class Interference final : public iscsi::PduInterference {
 
   std::shared_ptr<fault::Site> site_;
   std::string initiator_;
+  bool at_initiator_;
   bool mute_in_ = false;
   bool mute_out_ = false;
   TimePoint link_free_in_{};
@@ -273,7 +278,7 @@ ConnectionFaults::Attempt ConnectionFaults::judge_attempt(const iscsi::AttemptFa
                                              fault::Stage::kConnect, fault::kEveryFault);
   if (rule == nullptr) return {};
   if (rule->fault == Fault::kFlap) return {.reset = true};
-  return {.ignored = rule->duration};
+  return {.ignored = rule->duration, .holds = site.lasting()};
 }
 
 ConnectionFaults::Login ConnectionFaults::judge_login(const iscsi::LoginFacts& facts) {
@@ -303,15 +308,18 @@ ConnectionFaults::Login ConnectionFaults::judge_login(const iscsi::LoginFacts& f
   }
 }
 
+// Our initiator's connections have the far portal's name: numbers of connections are the target's.
 std::unique_ptr<iscsi::PduInterference> ConnectionFaults::of_connection(
     const iscsi::ConnectionFacts& facts) {
   const std::shared_ptr<fault::Post> post = engine_.post(Executor::current());
-  return std::make_unique<Interference>(
-      post->make_site(
-          {{.kind = Place::Kind::kConnection, .name = fmt::format("{}.{}", facts.tsih, facts.cid)},
-           {.kind = Place::Kind::kSession, .name = facts.initiator_name},
-           {.kind = Place::Kind::kLink, .name = facts.portal}}),
-      facts.initiator_name);
+  std::vector<Place> places;
+  if (!facts.at_initiator) {
+    places = {
+        {.kind = Place::Kind::kConnection, .name = fmt::format("{}.{}", facts.tsih, facts.cid)},
+        {.kind = Place::Kind::kSession, .name = facts.initiator_name}};
+  }
+  places.push_back({.kind = Place::Kind::kLink, .name = facts.portal});
+  return std::make_unique<Interference>(post->make_site(std::move(places)), facts);
 }
 
 }  // namespace sandbay::group

@@ -53,6 +53,9 @@ Task<std::set<std::string>> RunningGroup::path_places() {
     if (snapshot.volume != nullptr) add(Kind::kLun, snapshot.volume->name());
   }
   for (const PortalInfo& portal : portals_) add(Kind::kLink, portal.listen);
+  for (const RemoteMember* const member : members_->remote()) {
+    add(Kind::kLink, member->target().endpoint().to_string());
+  }
   for (const iscsi::SessionInfo& session : co_await server_->sessions()) {
     add(Kind::kSession, session.initiator_name);
     for (const iscsi::ConnectionInfo& connection : session.connections) {

@@ -86,6 +86,10 @@ iscsi::RemoteTargetOptions RemoteMember::options_of(const RemoteMemberConfigurat
 
 Task<std::string> RemoteMember::start(fault::FaultEngine* engine) {
   engine_ = engine;
+  if (engine != nullptr) {
+    link_faults_ = std::make_unique<ConnectionFaults>(*engine);
+    target_.set_interferences(link_faults_.get());
+  }
   const std::string wrong = co_await load();
   if (!wrong.empty()) co_return wrong;
   target_.on_event([this](bool warning, std::string text) {

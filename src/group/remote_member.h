@@ -18,6 +18,7 @@
 
 #include "fault/engine.h"
 #include "fault/fault_layer.h"
+#include "group/connection_faults.h"
 #include "group/event_log.h"
 #include "group/lead_ledger.h"
 #include "group/member.h"
@@ -85,6 +86,7 @@ class RemoteMember final : public Member {
   iscsi::RemoteTarget target_;
   std::map<Uuid, Known> known_;
   fault::FaultEngine* engine_ = nullptr;
+  std::unique_ptr<ConnectionFaults> link_faults_;  // Where there is an engine.
   std::map<Uuid, std::unique_ptr<fault::FaultLayer>>
       faults_;  // On units, where there is an engine.
   std::function<void()> sets_changed_;

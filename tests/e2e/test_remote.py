@@ -8,7 +8,7 @@ import time
 import host
 from harness import Skipped
 from host import Host
-from raid_lab import Load, drives, events, image, raid, require_same, write
+from raid_lab import Load, drives, events, faults, image, raid, require_same, write
 
 NVRAM = '[nvram]\nsize = "32MiB"\npower_loss_only_emulated = true\n'
 CACHE = '[cache]\nmemory = "32MiB"\nnvram = "18MiB"\n'
@@ -137,6 +137,31 @@ def test_a_cut_link_loses_nothing(t):
     require_whole(t, lead, 'at the end')
     t.check(lead.terminate() == 0, 'an orderly end of the lead')
     t.check(far.terminate() == 0, 'an orderly end of the member')
+
+
+# The initiator of the lead bears what rules do to its connections; its host notices nothing.
+def test_faults_on_the_link_to_a_member_lose_nothing(t):
+    link = Link(t)
+    far = member(t, link)
+    lead = t.daemon([{'name': 'v', 'pool': 'p', 'size': '32MiB'}],
+                    extra=lead_sections(far, patience='30s') + faults())
+    t.until(lambda: serves(lead), 'the member serves', 30)
+    place = f'link:{far.portal}'
+    t.check(place in lead.sandbay_json('fault', 'places')['places'], 'the link is a place')
+    load = Load(t, lead.url('v'), '--queue-depth', '8', '--rate', '300')
+    for rule in ('do=pdu.delay latency=1ms..5ms', 'every=100 do=drop',
+                 'every=100 do=pdu.truncate', 'dir=out every=100 do=pdu.dup',
+                 'do=rate bandwidth=10MB/s', 'every=20 do=fragment bytes=200',
+                 'every=200 do=statsn.gap', 'count=1 do=drop how=silence'):
+        lead.sandbay('fault', 'add', 'id=now', f'at={place}', 'after=50', *rule.split())
+        time.sleep(1.5)
+        load.require_running(rule)
+        struck = lead.sandbay_json('fault', 'show', 'now')['struck']
+        t.check(struck > 0, f'{rule}: nothing was struck')
+        lead.sandbay('fault', 'clear', 'now')
+    t.until(lambda: serves(lead), 'the member serves at the end', 60)
+    load.require_good()
+    require_whole(t, lead, 'at the end')
 
 
 def test_kills_of_either_side_lose_nothing(t):

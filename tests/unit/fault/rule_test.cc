@@ -148,7 +148,7 @@ std::string some_place(const Traits& row, bool coded) {
            pick({"", " initiator=*", " initiator=iqn.1993-08.org.debian:01:?*"});
   }
   if (goes_with(Place::Kind::kConnection)) {
-    const bool of_one_kind = row.name.ends_with(".gap") || row.fault == Fault::kFlap;
+    const bool of_one_kind = row.name.ends_with(".gap");
     return " at=" + pick({"conn", "conn:7.*", "session:iqn.?:a*", "link:[::1]:3260", "link"}) +
            (of_one_kind ? ""
                         : pick({"", " pdu=r2t,data-in", " dir=in", " pdu=data-out,nop-in dir=out",
@@ -159,7 +159,9 @@ std::string some_place(const Traits& row, bool coded) {
   if (goes_with(Place::Kind::kSession)) return " at=" + pick({"session", "session:iqn.?:a*"});
   if (goes_with(Place::Kind::kLink)) {
     return " at=" + pick({"link", "link:127.0.0.1:32*"}) +
-           (row.fault == Fault::kBlackhole ? "" : pick({"", " initiator=*:a"}));
+           (row.fault == Fault::kBlackhole || row.fault == Fault::kFlap
+                ? ""
+                : pick({"", " initiator=*:a"}));
   }
   if (goes_with(Place::Kind::kMember)) return " at=member:" + pick({"m1", "0"});
   if (goes_with(Place::Kind::kMeta)) return " at=meta";
@@ -328,7 +330,7 @@ TEST_CASE("A mistake in a rule between hosts and volumes is named", "[fault][rul
         "do=drop: at=session:INITIATOR, at=conn:TSIH.CID and at=link:PORTAL are possible");
   CHECK(refused("at=link do=drop pdu=r2d").starts_with("pdu=r2d: nop-out, scsi-command"));
   CHECK(refused("at=link do=drop pdu=login-request").starts_with("pdu=login-request: nop-out"));
-  CHECK(refused("at=link do=drop pdu=r2t dir=in") == "dir=: none of the PDUs takes that direction");
+  CHECK(refused("at=link do=drop pdu=r2t dir=in").starts_with("do=drop: none of these PDUs"));
   CHECK(refused("at=link do=drop pdu=r2t opcode=1").starts_with("opcode=: is of scsi-command"));
   CHECK(refused("at=link do=redirect") == "do=redirect: say where to with address=");
   CHECK(refused("at=link do=redirect address=*").starts_with("address=*: an address such as"));
@@ -350,6 +352,8 @@ TEST_CASE("A mistake in a rule between hosts and volumes is named", "[fault][rul
   CHECK(
       refused("at=link do=flap up=3s down=1s pdu=r2t").starts_with("pdu=: do=flap does not know"));
   CHECK(refused("at=link do=blackhole") == "do=blackhole: say how long it lasts with for=");
+  CHECK(refused("at=link do=corrupt pdu=r2t").starts_with("do=corrupt: none of these PDUs"));
+  CHECK(refused("at=session do=flap up=3s down=1s") == "do=flap: at=link:PORTAL is possible");
   CHECK(refused("at=link do=rate") == "do=rate: say how fast with bandwidth=");
   CHECK(refused("at=conn do=blackhole for=1s") == "do=blackhole: at=link:PORTAL is possible");
   CHECK(refused("at=session do=lun.vanish") == "do=lun.vanish: at=lun:VOLUME is possible");

@@ -49,7 +49,10 @@ class Rig {
   }
   Verdict judge(const Bhs& bhs) {
     const bool sent = (std::to_integer<unsigned>(bhs[0]) & 0x20U) != 0;
-    return connection_->judge(bhs, {.sent = sent, .header_digest = true, .data_digest = true});
+    return connection_->judge(bhs, {.sent = sent,
+                                    .data = iscsi::data_segment_length(bhs) > 0,
+                                    .header_digest = true,
+                                    .data_digest = true});
   }
   Fate fate(Opcode opcode, std::uint32_t data_bytes = 0, bool status = false) {
     return judge(header(opcode, data_bytes, status)).fate;
@@ -142,6 +145,11 @@ Task<void> mute_links(Executor& home) {
   co_await rig.rule("at=lun do=nothing");
   CHECK_FALSE(rig.quiet());
   CHECK(rig.fate(Opcode::kScsiCommand) == Fate::kLose);
+  // A mute connection is not made mute again, and other rules strike it.
+  co_await rig.rule("at=link do=half-open how=out");
+  CHECK(rig.fate(Opcode::kScsiResponse) == Fate::kPass);
+  CHECK(rig.struck() == 0);
+  co_await rig.rule("at=lun do=nothing");
   rig.renew();
   CHECK(rig.quiet());
   co_await rig.rule("at=link do=half-open how=out count=1");
@@ -166,13 +174,16 @@ Task<void> flaps(Executor& home) {
     co_await home.sleep_for(second == 0 ? milliseconds(500) : milliseconds(1000));
     const bool down = second % 4 == 3;
     CHECK((rig.fate(Opcode::kScsiCommand) == Fate::kReset) == down);
-    CHECK(rig.faults().judge_attempt({.peer = "10.0.0.7:1", .portal = kPortal}).reset == down);
-    CHECK_FALSE(rig.faults().judge_attempt({.peer = "10.0.0.7:1", .portal = "[::1]:3260"}).reset);
+    CHECK(rig.faults().judge_attempt({.peer = "10.0.0.7", .portal = kPortal}).reset == down);
+    CHECK_FALSE(rig.faults().judge_attempt({.peer = "10.0.0.7", .portal = "[::1]:3260"}).reset);
   }
   co_await rig.rule("at=link do=blackhole for=9s");
   CHECK(rig.fate(Opcode::kScsiCommand) == Fate::kPass);
-  CHECK(rig.faults().judge_attempt({.peer = "10.0.0.7:1", .portal = kPortal}).ignored ==
-        seconds(9));
+  const auto attempt = rig.faults().judge_attempt({.peer = "10.0.0.7", .portal = kPortal});
+  CHECK(attempt.ignored == seconds(9));
+  CHECK(attempt.holds());
+  co_await rig.rule("at=lun do=nothing");
+  CHECK_FALSE(attempt.holds());
 }
 
 Task<void> digests(Executor& home) {

@@ -353,6 +353,15 @@ Task<void> altered_data(Bench& bench) {
   pdu = co_await peer.next();
   CHECK(pdu.rejected_for() == static_cast<int>(RejectReason::kDataDigestError));
   RawInitiator& other = *co_await bench.session({.isid = 2});
+  // Data that nobody had asked for have no memory.
+  script->add(Opcode::kDataOut, Fate::kAltered);
+  Bhs bhs;
+  write_data_out({.final = true,
+                  .data_segment_length = kBlock,
+                  .initiator_task_tag = 999,
+                  .target_transfer_tag = 999},
+                 bhs);
+  co_await other.send(bhs, data);
   script->add(Opcode::kScsiCommand, Fate::kDamaged);
   pdu = co_await answer_to(other, writing(6, 1, data));
   CHECK(pdu.status() == 0);
