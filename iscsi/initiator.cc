@@ -124,7 +124,7 @@ Task<Error> InitiatorSessionImpl::logout_connection(std::size_t index) {
       set_state(path, kFree);
       plug_holes(path);
       if (!usable_.empty()) settle_lost();
-    } else {
+    } else if (path.state == kInLogout) {  // The session's end may have taken it down.
       set_state(path, kCleanupWait);
     }
     error = answer.has_value() ? (clean ? Error::kNone : Error::kInvalid) : answer.error();
@@ -158,9 +158,9 @@ Task<Error> InitiatorSessionImpl::reinstate_connection(std::size_t index) {
     co_await shut_path(path, true, "reinstated");
     co_await wait_until_gone(path);
     if (!made) {
-      set_state(path, kCleanupWait);
+      if (path.state == kInLogout) set_state(path, kCleanupWait);
     } else {
-      set_state(path, kFree);
+      if (path.state != kFree) set_state(path, kFree);
       set_state(path, kTransportWait);
       set_state(path, kInLogin);
       error = co_await adopt(path, std::move(*result));

@@ -210,11 +210,15 @@ Task<Result<TaskManagementResult>> InitiatorSessionImpl::abort_in_flight(
   // "Task does not exist" on the same connection means that its answer, if there was one, has come.
   const bool over = *answer == TaskManagementResult::kFunctionComplete ||
                     *answer == TaskManagementResult::kTaskDoesNotExist;
-  if (over && path.connection.get() == &connection) {
-    co_await SwitchTo(connection.executor());
+  if (path.connection.get() != &connection) co_return answer;
+  co_await SwitchTo(connection.executor());
+  if (over) {
     connection.drop_tag(itt);
-    co_await SwitchTo(home_);
+  } else {
+    // Its answer may never come; at ErrorRecoveryLevel 0 it ends with its connection.
+    connection.shut_down(true, "the target refused to abort a command");
   }
+  co_await SwitchTo(home_);
   co_return answer;
 }
 
@@ -438,7 +442,10 @@ Task<void> InitiatorSessionImpl::answer_logout_request(std::uint32_t index, Dura
   if (path.state == InitiatorConnectionState::kLogoutRequested && path.connection != nullptr) {
     set_state(path, InitiatorConnectionState::kInLogout);
     co_await log_out(path, LogoutReason::kCloseConnection, path.cid);
-    set_state(path, InitiatorConnectionState::kCleanupWait);
+    // Meanwhile the session may have ended, and taken it down.
+    if (path.state == InitiatorConnectionState::kInLogout) {
+      set_state(path, InitiatorConnectionState::kCleanupWait);
+    }
     path.down_since = home_.now();
     co_await shut_path(path, false, "logged out on the target's request");
     co_await wait_until_gone(path);

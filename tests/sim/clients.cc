@@ -45,6 +45,7 @@ Task<iscsi::InitiatorSession::Reply> Clients::ask(iscsi::InitiatorSession& sessi
   for (std::uint32_t count = 0; count < kMaximumTries; ++count) {
     iscsi::ScsiRequest request;
     request.cdb = cdb;
+    request.timeout = timeout_;
     request.data_out = std::move(reply.data_out);
     if (in_bytes != 0 && reply.data_in.empty()) {
       reply.data_in = co_await session.home().buffers().allocate(in_bytes);
@@ -55,6 +56,10 @@ Task<iscsi::InitiatorSession::Reply> Clients::ask(iscsi::InitiatorSession& sessi
     co_await session.home().sleep_for(std::chrono::milliseconds(1));
   }
   co_return reply;
+}
+
+bool Clients::is_borne(const iscsi::ScsiResult& result, bool aborts) const {
+  return timeout_ > Duration::zero() || (aborts && result.error == Error::kCancelled);
 }
 
 Task<void> Clients::write_once(iscsi::InitiatorSession& session, bool aborts) {
@@ -71,8 +76,10 @@ Task<void> Clients::write_once(iscsi::InitiatorSession& session, bool aborts) {
   data.copy_from(bytes);
   const iscsi::InitiatorSession::Reply reply =
       co_await ask(session, transfer_cdb(0x8A, first, count), std::move(data), 0);
-  model_.end_write(write, reply.result.good());
-  if (reply.result.good() || (aborts && reply.result.error == Error::kCancelled)) co_return;
+  const bool acknowledged = reply.result.whole();
+  model_.end_write(write, acknowledged);
+  if (!acknowledged) ++unacknowledged_;
+  if (acknowledged || is_borne(reply.result, aborts)) co_return;
   complain(explain("write", reply.result));
 }
 
@@ -83,14 +90,14 @@ Task<void> Clients::read_blocks(iscsi::InitiatorSession& session, std::uint64_t 
   const iscsi::InitiatorSession::Reply reply =
       co_await ask(session, transfer_cdb(0x88, first, count), {}, wanted);
   std::vector<std::byte> bytes(wanted);
-  if (reply.result.good()) {
+  if (reply.result.whole()) {
     reply.data_in.copy_to(bytes);
     const std::string wrong = model_.end_read(read, bytes);
     if (!wrong.empty()) complain(wrong);
     co_return;
   }
   model_.forget_read(read);
-  if (aborts && reply.result.error == Error::kCancelled) co_return;
+  if (is_borne(reply.result, aborts)) co_return;
   complain(explain("read", reply.result));
 }
 
@@ -103,7 +110,7 @@ Task<void> Clients::read_once(iscsi::InitiatorSession& session, bool aborts) {
 Task<void> Clients::flush_once(iscsi::InitiatorSession& session, bool aborts) {
   const iscsi::InitiatorSession::Reply reply =
       co_await ask(session, transfer_cdb(0x91, 0, 0), {}, 0);
-  if (reply.result.good() || (aborts && reply.result.error == Error::kCancelled)) co_return;
+  if (reply.result.good() || is_borne(reply.result, aborts)) co_return;
   complain(explain("flush", reply.result));
 }
 

@@ -27,6 +27,13 @@ class Clients {
   bool failed() const { return !wrong_.empty(); }
   const std::string& wrong() const { return wrong_; }
 
+  // Fault rules are about: commands may end with any error, and are given up after this time. Data
+  // that come are right all the same.
+  void bear_faults(Duration timeout) { timeout_ = timeout; }
+  void expect_no_faults() { timeout_ = Duration{}; }
+  // Writes that ended without acknowledgement.
+  std::uint64_t unacknowledged() const { return unacknowledged_; }
+
   // One logical request, repeated while there are unit attentions or a full task set. `aborts` says
   // that task management is about: commands may end as cancelled then.
   Task<void> write_once(iscsi::InitiatorSession& session, bool aborts);
@@ -43,9 +50,14 @@ class Clients {
   Task<void> read_blocks(iscsi::InitiatorSession& session, std::uint64_t first, std::uint64_t count,
                          bool aborts);
 
+  // Whether a command may end like this.
+  bool is_borne(const iscsi::ScsiResult& result, bool aborts) const;
+
   Random random_;
   ReferenceDisk model_;
   std::string wrong_;
+  Duration timeout_{};  // 0: there are no faults.
+  std::uint64_t unacknowledged_ = 0;
 };
 
 }  // namespace sandbay::simtest

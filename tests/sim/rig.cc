@@ -36,7 +36,8 @@ Task<void> Rig::set_up() {
   const Error added = co_await router_->add(0, unit_.get());
   assert(added == Error::kNone);
   if (options_.more_units) co_await add_units();
-  server_ = iscsi::TargetServer::create({});
+  if (options_.breakable) co_await make_breakable();
+  server_ = iscsi::TargetServer::create({}, {}, connection_faults_.get());
   iscsi::TargetOptions target{
       .name = kTargetName,
       .device = router_.get(),
@@ -52,6 +53,16 @@ Task<void> Rig::set_up() {
       server_->add_portal({.listen = Endpoint::ipv4(0x7F000001, kPort)});
   if (!portal.has_value()) clients_.complain("add_portal failed");
   endpoint_ = portal.value_or(Endpoint());
+}
+
+Task<void> Rig::make_breakable() {
+  faults_ = std::make_unique<fault::FaultEngine>(executor(0),
+                                                 fault::FaultEngineOptions{.seed = options_.seed});
+  connection_faults_ = std::make_unique<group::ConnectionFaults>(*faults_);
+  co_await SwitchTo(unit_->home());
+  unit_faults_ = std::make_unique<group::UnitFaults>(*faults_->post(unit_->home()), "v");
+  unit_->set_interference(unit_faults_.get());
+  co_await SwitchTo(executor(0));
 }
 
 Task<void> Rig::add_units() {
@@ -95,6 +106,9 @@ Task<void> Rig::tear_down() {
   unit_.reset();
   scratch_unit_.reset();
   hung_unit_.reset();
+  unit_faults_.reset();
+  connection_faults_.reset();
+  faults_.reset();
 }
 
 Task<void> Rig::whole(std::function<Task<void>()> body) {
@@ -114,6 +128,9 @@ std::string Rig::run(std::function<Task<void>()> body, Duration limit) {
     (void)unit_.release();
     (void)scratch_unit_.release();
     (void)hung_unit_.release();
+    (void)unit_faults_.release();
+    (void)connection_faults_.release();
+    (void)faults_.release();
     (void)hung_device_.release();
     (void)scratch_memory_.release();
     (void)device_.release();

@@ -14,6 +14,9 @@
 #include "block/layer.h"
 #include "block/memory_device.h"
 #include "clients.h"
+#include "fault/engine.h"
+#include "group/connection_faults.h"
+#include "group/unit_faults.h"
 #include "iscsi/initiator.h"
 #include "iscsi/target_server.h"
 #include "iscsi/transfer_pace.h"
@@ -53,6 +56,7 @@ struct RigOptions {
   iscsi::TransferPace pace;
   std::size_t memory_limit_bytes = std::size_t{256} << 20;  // For each executor.
   bool more_units = false;  // LUN 1 with memory that nobody checks, LUN 2 that never answers.
+  bool breakable = false;   // An engine of faults: LUN 0 is "v", hosts and portals are as they are.
 };
 
 class Rig {
@@ -67,6 +71,7 @@ class Rig {
   Executor& executor(unsigned index) { return *world_->executors()[index]; }
   unsigned executor_count() const { return options_.executors; }
   Endpoint endpoint() const { return endpoint_; }
+  fault::FaultEngine& faults() { return *faults_; }  // Where it is breakable; on executor 0.
 
   // Runs `body` between set-up and tear-down, all in virtual time. What went wrong; empty: nothing.
   std::string run(std::function<Task<void>()> body, Duration limit = std::chrono::hours(2));
@@ -75,6 +80,7 @@ class Rig {
   Task<void> set_up();
   Task<void> tear_down();
   Task<void> whole(std::function<Task<void>()> body);
+  Task<void> make_breakable();
   Task<void> add_units();
   Task<void> remove_units();
   RigOptions options_;
@@ -87,6 +93,9 @@ class Rig {
   std::unique_ptr<testing::HungDevice> hung_device_;
   std::unique_ptr<scsi::LogicalUnit> scratch_unit_;
   std::unique_ptr<scsi::LogicalUnit> hung_unit_;
+  std::unique_ptr<fault::FaultEngine> faults_;
+  std::unique_ptr<group::ConnectionFaults> connection_faults_;
+  std::unique_ptr<group::UnitFaults> unit_faults_;
   std::unique_ptr<scsi::TaskRouter> router_;
   std::unique_ptr<iscsi::TargetServer> server_;
   Endpoint endpoint_;

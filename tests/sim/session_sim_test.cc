@@ -4,7 +4,7 @@
 // and what breaks when.
 #include <catch2/catch.hpp>
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -292,7 +292,96 @@ std::string run_with_members(std::uint64_t seed, bool cuts) {
   return rig.run([&] { return play_with_members(rig, connections_of(seed), cuts); });
 }
 
+// --- Faults -------------------------------------------------------------------------------------
+
+// All but those that lie about data or about the end of a command.
+constexpr std::array kRules{"at=lun op=write p=0.1 do=aborted",
+                            "at=lun op=write p=0.05 do=check key=3 code=0c/00",
+                            "at=lun p=0.05 do=busy",
+                            "at=lun depth=4.. p=0.2 do=taskfull",
+                            "at=lun p=0.03 do=ua code=29/00",
+                            "at=lun p=0.02 do=notready",
+                            "at=lun p=0.01 do=lun.vanish for=20ms",
+                            "at=lun p=0.02 do=alua.state how=standby for=10ms",
+                            "at=session opcode=0x8a p=0.08 do=response.drop",
+                            "at=session p=0.1 do=response.delay latency=1ms..800ms",
+                            "at=session opcode=0x8a,0x88 p=0.05 do=residual",
+                            "at=session p=0.4 do=tmf.slow latency=1ms..400ms",
+                            "at=session p=0.3 do=tmf.reject",
+                            "at=session p=0.05 do=window.close latency=1ms..50ms",
+                            "at=session p=0.2 do=r2t.withhold latency=1ms..900ms",
+                            "at=session p=0.3 do=r2t.small bytes=700",
+                            "at=session p=0.3 do=r2t.disorder",
+                            "at=session p=0.01 do=async how=logout wait=1s",
+                            "at=session p=0.01 do=async how=connection wait=0s",
+                            "at=session p=0.01 do=async how=session wait=0s",
+                            "at=link p=0.004 do=drop",
+                            "at=link p=0.004 do=pdu.truncate",
+                            "at=link dir=out p=0.006 do=pdu.drop",
+                            "at=link pdu=data-out p=0.02 do=pdu.drop",
+                            "at=link p=0.02 do=pdu.dup",
+                            "at=link p=0.05 do=pdu.delay latency=1ms..20ms",
+                            "at=link p=0.01 do=digest.data",
+                            "at=link p=0.004 do=digest.header",
+                            "at=link p=0.05 do=fragment bytes=100",
+                            "at=link do=flap up=300ms down=60ms",
+                            "at=link p=0.1 do=login.reject",
+                            "at=link p=0.2 do=login.slow latency=1ms..200ms",
+                            "at=link p=0.3 do=nego.odd",
+                            "at=link p=0.3 do=counter.near.wrap",
+                            "at=link count=1 after=300 do=half-open how=out",
+                            "at=link count=1 after=500 do=drop how=silence"};
+
+Task<void> play_with_faults(Rig& rig, std::uint32_t connections, std::uint64_t* unacknowledged) {
+  Random& random = rig.random();
+  std::vector<std::string> rules;
+  for (std::uint64_t count = random.between(2, 6); count > 0; --count) {
+    rules.emplace_back(kRules[random.below(kRules.size())]);
+  }
+  Gate gate;
+  std::unique_ptr<InitiatorSession> session =
+      co_await log_in(rig, random_session(rig, connections));
+  if (session == nullptr) co_return;
+  rig.clients().bear_faults(std::chrono::seconds(2));
+  if (!rig.faults().add_all(rules).has_value()) rig.clients().complain("a rule is refused");
+  co_await rig.faults().settle();
+  for (std::uint32_t index = 0; index < 8 && enter(gate); ++index) {
+    spawn(rig.clients().client(*session, 60, true, gate));
+  }
+  co_await gate.close();
+  co_await session->close();
+  *unacknowledged += rig.clients().unacknowledged();
+  rig.faults().clear_all();
+  co_await rig.faults().settle();
+  rig.clients().expect_no_faults();
+  session = co_await log_in(rig, random_session(rig, connections));
+  if (session == nullptr) co_return;
+  if (!rig.clients().failed()) co_await rig.clients().read_everything(*session);
+  co_await pause(rig, 3'000'000);  // And nothing comes late.
+  if (!rig.clients().failed()) co_await rig.clients().read_everything(*session);
+  co_await session->close();
+  if (rig.clients().failed()) {
+    rig.clients().complain(fmt::format("under {}", fmt::join(rules, "; ")));
+    fmt::print("under {}\n", fmt::join(rules, "; "));
+  }
+}
+
+std::string run_with_faults(std::uint64_t seed, std::uint64_t* unacknowledged) {
+  RigOptions options = random_rig(seed);
+  options.breakable = true;
+  Rig rig(std::move(options));
+  return rig.run([&] { return play_with_faults(rig, connections_of(seed), unacknowledged); });
+}
+
 }  // namespace
+
+TEST_CASE("Faults of all kinds together: no write comes after its end", "[sim][fault]") {
+  std::uint64_t unacknowledged = 0;
+  REQUIRE(run_seeds("faults", 60, [&](std::uint64_t seed) {
+            return run_with_faults(seed, &unacknowledged);
+          }) == 0);
+  fmt::print("faults: {} writes ended without acknowledgement\n", unacknowledged);
+}
 
 TEST_CASE("1, 2, 4 and 8 connections, random parameters: data are right", "[sim][mcs]") {
   REQUIRE(run_seeds("plain", 40, [](std::uint64_t seed) {
