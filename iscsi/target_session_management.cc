@@ -110,8 +110,8 @@ Task<void> Session::wait_by_rule(ConnectionLink* link, Duration time) {
   if (time <= Duration::zero() || slowed_ >= kMostSlowed) co_return;
   ++slowed_;
   const TimePoint until = home_.now() + time;
-  while (!link->ended && !closing_ && home_.now() < until) {
-    (void)co_await changed_.wait_until(until);
+  while (!link->ended && !closing_ && home_.now() < until && is_interfered_with()) {
+    (void)co_await changed_.wait_until(std::min(until, home_.now() + kLookAtRules));
   }
   --slowed_;
 }

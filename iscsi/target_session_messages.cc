@@ -261,8 +261,8 @@ void Session::close_window(Duration time) {
 Task<void> Session::open_window() {
   const std::shared_ptr<Session> keep = shared_from_this();
   const GateHold hold(background_);
-  while (!closing_ && home_.now() < window_opens_) {
-    (void)co_await changed_.wait_until(window_opens_);
+  while (!closing_ && home_.now() < window_opens_ && is_interfered_with()) {
+    (void)co_await changed_.wait_until(std::min(window_opens_, home_.now() + kLookAtRules));
   }
   window_closed_ = false;
   refresh_window();

@@ -311,7 +311,9 @@ Task<void> ScsiTask::solicit_after(TimePoint until) {
   const auto wanted = [this, &link] {
     return !finished_ && !lingering_ && !link.ended && refusal_ == Refusal::kNone && !cancelled_;
   };
-  while (wanted() && home_->now() < until) (void)co_await arrival_.wait_until(until);
+  while (wanted() && home_->now() < until && session.is_interfered_with()) {
+    (void)co_await arrival_.wait_until(std::min(until, home_->now() + kLookAtRules));
+  }
   promising_ = false;
   if (wanted()) {
     solicit();
@@ -381,7 +383,9 @@ Task<void> ScsiTask::answer_after_data(TimePoint until) {
   }
   // Others do not wait for what only a rule holds up.
   if (!finished_ && home_->now() < until) let_go_of_memory();
-  while (!finished_ && home_->now() < until) (void)co_await arrival_.wait_until(until);
+  while (!finished_ && home_->now() < until && session_->is_interfered_with()) {
+    (void)co_await arrival_.wait_until(std::min(until, home_->now() + kLookAtRules));
+  }
   --pins_;
   if (!finished_) conclude(std::move(outcome_));
   delete_if_done();

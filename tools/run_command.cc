@@ -67,7 +67,7 @@ std::string file_of_array(const std::string& name) {
   }
   if (known.empty()) fail("--array: no arrays are installed; name a file with --config");
   std::ranges::sort(known);
-  const std::string_view near = group::nearest(name, known);
+  const std::string_view near = nearest(name, known);
   std::string names;
   for (const std::string& each : known) names += (names.empty() ? "" : ", ") + each;
   fail(near.empty()

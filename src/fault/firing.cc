@@ -12,8 +12,11 @@ std::string describe(const Firing& firing) {
       fmt::format("{}: fault {} fired: {}", firing.target, firing.rule, fault_name(firing.fault));
   if (!firing.effect.empty()) text += ", " + firing.effect;
   if (firing.operation != 0) {
-    text += fmt::format(" (operation {}, blocks {}+{})", firing.operation, firing.extent.first,
-                        firing.extent.block_count);
+    text += fmt::format(" (operation {}", firing.operation);
+    if (firing.extent.block_count != 0) {
+      text += fmt::format(", blocks {}+{}", firing.extent.first, firing.extent.block_count);
+    }
+    text += ")";
   }
   return text;
 }

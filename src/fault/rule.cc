@@ -13,6 +13,7 @@
 #include "fault/rule_values.h"
 #include "fault/rule_words.h"
 #include "fault/traits.h"
+#include "runtime/nearest.h"
 
 namespace sandbay::fault {
 
@@ -27,10 +28,13 @@ const Word* find_word(std::string_view name) {
   return nullptr;
 }
 
-std::string every_word() {
-  std::vector<std::string_view> names;
-  for (const Word& word : rule_words()) names.push_back(word.name);
-  return listing(names);
+std::string unknown_word(std::string_view name) {
+  std::vector<std::string> names;
+  for (const Word& word : rule_words()) names.emplace_back(word.name);
+  const std::string_view near = nearest(name, names);
+  return fmt::format(
+      "{}: unknown word; {}", shown(name),
+      near.empty() ? "sandbay-faults(7) lists them" : fmt::format("did you mean {}=?", near));
 }
 
 std::string words_of(Fault fault) {
@@ -258,8 +262,7 @@ std::expected<Rule, std::string> parse_rule(std::string_view text) {
     const Halves halved = halves(token, "=");
     const Word* const word = find_word(halved.first);
     if (word == nullptr) {
-      return std::unexpected(
-          fmt::format("{}: no such word; {} are possible", shown(halved.first), every_word()));
+      return std::unexpected(unknown_word(halved.first));
     }
     if (!halved.second.has_value()) {
       return std::unexpected(fmt::format("{}: write {}=VALUE", word->name, word->name));

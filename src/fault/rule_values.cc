@@ -165,6 +165,7 @@ bool is_pattern(std::string_view text) {
 }
 
 std::string time_text(Duration time) {
+  if (time == Duration::zero()) return "0s";
   return in_largest_unit(static_cast<std::uint64_t>(time.count()), kTimes);
 }
 

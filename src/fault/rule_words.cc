@@ -11,6 +11,7 @@
 
 #include "fault/rule_values.h"
 #include "fault/traits.h"
+#include "runtime/nearest.h"
 
 namespace sandbay::fault {
 
@@ -61,7 +62,8 @@ constexpr FaultSet kWithCode{Fault::kCheck, Fault::kUnitAttention, Fault::kUnitN
 
 constexpr string_view kNumber = "a number such as 100 or 0x40 is possible";
 constexpr string_view kPositive = "a number from 1 is possible";
-constexpr string_view kTime = "a time such as 500us, 5ms, 2s or 1min is possible";
+constexpr string_view kTime =
+    "a time above 0s such as 500us, 5ms, 2s or 1min is possible, up to 87840h";
 constexpr string_view kNameText =
     "a name of up to 64 letters, digits, '.', '_' and '-' is possible";
 constexpr string_view kYesNo = "yes and no are possible";
@@ -478,15 +480,17 @@ string write_state(const Rule& rule) {
 // What. ----------------------------------------------------------------------------------------
 
 string read_do(Rule& rule, string_view value) {
-  std::vector<string_view> names;
+  std::vector<string> names;
   for (const Traits& row : all_traits()) {
     if (row.name == value) {
       rule.fault = row.fault;
       return {};
     }
-    names.push_back(row.name);
+    names.emplace_back(row.name);
   }
-  return listing(names) + " are possible";
+  const string_view near = nearest(value, names);
+  return near.empty() ? "unknown fault; sandbay fault kinds lists them"
+                      : fmt::format("unknown fault; did you mean {}?", near);
 }
 string write_do(const Rule& rule) { return string(fault_name(rule.fault)); }
 

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "group/units.h"
+#include "runtime/nearest.h"
 
 namespace sandbay::group {
 
@@ -53,9 +54,6 @@ std::expected<Value, std::string> read_toml(std::string_view text, std::string_v
 
 // "drive[1].change.outer_rate" as "drive.change.outer_rate".
 std::string without_numbers(std::string_view path);
-
-// Of `known`, the word that `given` is most likely a misspelling of; empty if none is near.
-std::string_view nearest(std::string_view given, const std::vector<std::string>& known);
 
 // Where mistakes go. Without a name of a file (a request has none) a line begins with the key.
 class Mistakes {

@@ -195,12 +195,12 @@ void Hardware::make_engine() {
   options.on_firing = [this](const fault::Firing& firing) {
     const std::string_view target = firing.target;
     const std::string drive(target.starts_with("drive ") ? target.substr(6) : "");
-    if (firing.repeated && repeated_.count("fault", "", drive)) return;
+    if (firing.repeated && repeated_.count("fault", "", drive, firing.rule)) return;
     EventInfo told{.severity = Severity::kWarning,
                    .kind = "fault",
                    .drive = drive,
                    .text = fault::describe(firing)};
-    if (firing.repeated) return repeated_.add(std::move(told), home_.now());
+    if (firing.repeated) return repeated_.add(std::move(told), home_.now(), firing.rule);
     events_.add(std::move(told));
   };
   options.may_fail = [this](const fault::Rule&, const std::string& drive) {

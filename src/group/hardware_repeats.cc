@@ -7,8 +7,8 @@
 
 namespace sandbay::group {
 
-void RepeatedEvents::add(EventInfo event, TimePoint now) {
-  const auto [found, fresh] = bursts_.try_emplace(Key(event.kind, event.set, event.drive));
+void RepeatedEvents::add(EventInfo event, TimePoint now, const std::string& about) {
+  const auto [found, fresh] = bursts_.try_emplace(Key(event.kind, event.set, event.drive, about));
   Burst& burst = found->second;
   if (fresh) {
     burst.told = now;
@@ -20,8 +20,8 @@ void RepeatedEvents::add(EventInfo event, TimePoint now) {
 }
 
 bool RepeatedEvents::count(const std::string& kind, const std::string& set,
-                           const std::string& drive) {
-  const auto found = bursts_.find(Key(kind, set, drive));
+                           const std::string& drive, const std::string& about) {
+  const auto found = bursts_.find(Key(kind, set, drive, about));
   if (found == bursts_.end() || found->second.count == 0) return false;
   ++found->second.count;
   return true;

@@ -23,15 +23,17 @@ class RepeatedEvents {
 
   explicit RepeatedEvents(EventLog& log) : log_(log) {}  // Borrows it.
 
-  void add(EventInfo event, TimePoint now);
+  // `about` tells bursts apart that are alike otherwise.
+  void add(EventInfo event, TimePoint now, const std::string& about = {});
   // Adds one to a burst that is being counted; false if no such burst exists.
-  bool count(const std::string& kind, const std::string& set, const std::string& drive);
+  bool count(const std::string& kind, const std::string& set, const std::string& drive,
+             const std::string& about = {});
   // Tells what was counted and is due; called every second or so.
   void tell(TimePoint now);
   void tell_all();  // Due or not.
 
  private:
-  using Key = std::tuple<std::string, std::string, std::string>;
+  using Key = std::tuple<std::string, std::string, std::string, std::string>;
   struct Burst {
     TimePoint told{};
     Duration pause = kFirstPause;

@@ -326,3 +326,30 @@ def test_a_black_hole(t):
         served, output = write_and_read(t, daemon.url('v'), 5)
     t.check(served, output)
     t.check(2 < time.monotonic() - begin < 15, 'it did not answer for a time')
+
+
+# Rules that have gone hold up nobody.
+def test_cleared_rules_let_go(t):
+    daemon = start(t)
+    one = host.Host(t, daemon, 'v')
+    one.command(host.TEST_UNIT_READY)
+    for rule in ('at=session do=response.delay latency=1h',
+                 'at=link pdu=scsi-command do=pdu.delay latency=1h',
+                 'at=link pdu=scsi-response do=pdu.delay latency=1h',
+                 'at=link do=rate bandwidth=1B/s'):
+        daemon.sandbay('fault', 'add', 'id=now', *rule.split())
+        tag = one.start(host.TEST_UNIT_READY)
+        t.until(lambda: rule_of(daemon, 'now')['struck'] > 0, f'{rule} strikes')
+        daemon.sandbay('fault', 'clear', 'now')
+        begin = time.monotonic()
+        t.check(one.finish(tag).good, f'{rule}: it goes on')
+        t.check(time.monotonic() - begin < 3, f'{rule}: soon')
+    daemon.sandbay('fault', 'add', 'id=now', 'at=link', 'for=1h', 'do=blackhole')
+    try:
+        host.wire.Peer(daemon.address(), 2).receive_exactly(1)
+        t.check(False, 'the first is reset')
+    except (OSError, EOFError):
+        pass
+    daemon.sandbay('fault', 'clear', 'now')
+    time.sleep(1.5)
+    host.Host(t, daemon, 'v', isid=3).command(host.TEST_UNIT_READY)
