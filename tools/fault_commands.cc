@@ -1,9 +1,10 @@
-// sandbay fault add|list|show|enable|disable|release|heal|clear|journal|kinds|places, and sandbay
-// event list
+// sandbay fault add|list|show|enable|disable|release|heal|clear|journal|preset|kinds|places, and
+// sandbay event list
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <chrono>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "tools/commands.h"
+#include "tools/fault_presets.h"
 #include "tools/fault_rules.h"
 #include "tools/table.h"
 #include "tools/whole_number.h"
@@ -34,6 +36,17 @@ void add(const Settings& settings, const std::vector<std::string>& words) {
   const json added = expect(Client(settings.management).post(kFaults, {{"rule", rule}}));
   if (settings.json) return print_json(added);
   say_fault(added);
+}
+
+void add_preset(const Settings& settings, const std::vector<std::string>& rules, bool only_show) {
+  if (only_show) {
+    for (const std::string& rule : rules) fmt::print("{}\n", rule);
+    return;
+  }
+  const json added =
+      expect(Client(settings.management).post("/api/v1/fault-sets", {{"rules", rules}}));
+  if (settings.json) return print_json(added);
+  for (const json& fault : added.at("faults")) say_fault(fault);
 }
 
 void add_file(const Settings& settings, const std::string& file) {
@@ -213,6 +226,55 @@ void list_events(const Settings& settings, std::uint64_t since) {
   fmt::print("{}", table.text());
 }
 
+void add_preset_commands(CLI::App& noun, Settings& settings) {
+  struct Arguments {
+    std::string volume;
+    std::string blocks;
+    FlakyPreset flaky;
+    DelayPreset delay;
+    bool show = false;
+  };
+  const auto a = std::make_shared<Arguments>();
+  CLI::App* const preset = noun.add_subcommand(
+      "preset", "Rules that do to a volume what dm-flakey, dm-dust, dm-delay and dm-error do");
+  preset->require_subcommand(1);
+  CLI::App* verb = nullptr;
+  const auto kind = [&](const char* name, const char* help, auto rules) {
+    verb = preset->add_subcommand(name, help);
+    verb->add_option("VOLUME", a->volume, "The volume")->required()->check(wrong_if_empty);
+    verb->add_flag("--show", a->show, "Print the rules and add none");
+    verb->callback([&settings, a, rules] { add_preset(settings, rules(*a), a->show); });
+  };
+  kind("flaky", "It works for a time, fails for a time, and so on",
+       [](const Arguments& given) { return flaky_rules(given.volume, given.flaky); });
+  verb->add_option("--up", a->flaky.up, "How long it works")
+      ->type_name("TIME")
+      ->capture_default_str();
+  verb->add_option("--down", a->flaky.down, "How long it fails")
+      ->type_name("TIME")
+      ->capture_default_str();
+  CLI::Option* const drop = verb->add_flag("--drop-writes", a->flaky.drop_writes,
+                                           "While it fails, writes are lost and reads served");
+  verb->add_flag("--error-writes", a->flaky.error_writes,
+                 "While it fails, writes fail and reads are served")
+      ->excludes(drop);
+  kind("dust", "Some blocks cannot be read until they have been written",
+       [](const Arguments& given) {
+         const auto now = std::chrono::system_clock::now().time_since_epoch().count();
+         return dust_rules(given.volume, given.blocks, fmt::format("{:x}", now));
+       });
+  verb->add_option("--blocks", a->blocks, "Which, such as 4096-4100,5000")
+      ->required()
+      ->type_name("BLOCKS");
+  kind("delay", "Its operations are late",
+       [](const Arguments& given) { return delay_rules(given.volume, given.delay); });
+  verb->add_option("--read", a->delay.read, "How late reads are")->type_name("TIME");
+  verb->add_option("--write", a->delay.write, "How late writes are")->type_name("TIME");
+  verb->add_option("--flush", a->delay.flush, "How late flushes are")->type_name("TIME");
+  kind("error", "All its operations fail",
+       [](const Arguments& given) { return error_rules(given.volume); });
+}
+
 }  // namespace
 
 void add_fault_commands(CLI::App& app, Settings& settings) {
@@ -275,6 +337,7 @@ void add_fault_commands(CLI::App& app, Settings& settings) {
     if (!a->file.empty()) return write_replay(settings, a->file);
     list_firings(settings, a->since);
   });
+  add_preset_commands(*noun, settings);
   noun->add_subcommand("kinds", "List what faults there are, and their words")
       ->callback([&settings] { list_kinds(settings); });
   noun->add_subcommand("places", "List what a rule may name after at=")->callback([&settings] {

@@ -29,6 +29,8 @@ Stage stage_of(Fault fault) {
     case Fault::kUnitNotReady:
     case Fault::kAborted:
     case Fault::kAluaState:
+    case Fault::kSlow:
+    case Fault::kLost:
       return Stage::kStart;
     case Fault::kResidual:
     case Fault::kAsync:

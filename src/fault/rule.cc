@@ -83,6 +83,11 @@ std::string wrong_at_path(const Rule& rule) {
     return fmt::format("at={}: origin is of drives and members; initiator is possible", place);
   }
   if (rule.within_tolerance) return fmt::format("at={}: within is of drives", place);
+  if (rule.lanes != 0 || rule.bandwidth != 0 || !rule.overlay) {
+    if (rule.fault != Fault::kRate) {
+      return fmt::format("at={}: lanes, bandwidth and overlay are of drives", place);
+    }
+  }
   if (!of_pdus(rule.at)) {
     const bool of_connections = rule.pdus != 0 || rule.outgoing.has_value() || rule.lun.has_value();
     if (of_connections) return "at=lun: pdu, dir and lun are of session, conn and link";
@@ -114,6 +119,9 @@ std::string wrong_operations(const Rule& rule) {
       rule.outgoing.has_value() || rule.lun.has_value()) {
     return "opcode, initiator, pdu, dir and lun: at=lun, session, conn and link are possible";
   }
+  if (rule.up != Duration::zero() || rule.down != Duration::zero()) {
+    return "up and down: at=lun, session, conn and link are possible";
+  }
   const bool blocks = rule.lba.has_value() || rule.length != Bounds{} || rule.fua.has_value() ||
                       rule.origins != 0 || rule.depth != Bounds{};
   if (rule.at.kind == Place::Kind::kMeta) {
@@ -138,6 +146,9 @@ std::string wrong_operations(const Rule& rule) {
 }
 
 std::string missing_at_path(const Rule& rule) {
+  if ((rule.up == Duration::zero()) != (rule.down == Duration::zero())) {
+    return "up= and down=: say how long both last";
+  }
   switch (rule.fault) {
     case Fault::kCheck:
       if (!rule.sense_key.has_value() || !rule.sense_code.has_value()) {

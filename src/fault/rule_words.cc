@@ -51,10 +51,13 @@ constexpr FaultSet kOfResponses{Fault::kResponseDelay, Fault::kResponseDrop, Fau
 constexpr FaultSet kOfTmfs{Fault::kTmfReject, Fault::kTmfSlow, Fault::kTmfLie};
 constexpr FaultSet kOfLogins{Fault::kLoginReject, Fault::kLoginSlow, Fault::kLoginStall,
                              Fault::kRedirect,    Fault::kNegoOdd,   Fault::kCounterNearWrap};
-constexpr FaultSet kWithOpcode = kOfCommands | kOfPdus | kOfResponses;
+constexpr FaultSet kOfDrivesToo{Fault::kSlow, Fault::kLost};
+constexpr FaultSet kWithOpcode = kOfCommands | kOfPdus | kOfResponses | kOfDrivesToo;
 constexpr FaultSet kWithLun = kOfPdus | FaultSet{Fault::kR2tSnGap} | kOfResponses | kOfTmfs;
 constexpr FaultSet kOfPaths =
     kWithOpcode | kGaps | kOfTmfs | kOfLogins | FaultSet{Fault::kNopIgnore};
+constexpr FaultSet kWithPhases =
+    kOfPaths | FaultSet{Fault::kFlap, Fault::kBlackhole, Fault::kSlow, Fault::kLost};
 constexpr FaultSet kWithWays{Fault::kDrop,     Fault::kHalfOpen,  Fault::kCorrupt,
                              Fault::kResidual, Fault::kAluaState, Fault::kAsync};
 constexpr FaultSet kWithCode{Fault::kCheck, Fault::kUnitAttention, Fault::kUnitNotReady,
@@ -758,8 +761,8 @@ constexpr std::array kWords = {
     Word{"latency", kLate, read_latency, write_latency},
     Word{"lanes", kSlowing, read_number<&Rule::lanes, 1, 1024>, write_number<&Rule::lanes, 0>},
     Word{"bandwidth", kSlowing | FaultSet{Fault::kRate}, read_bandwidth, write_bandwidth},
-    Word{"up", FaultSet{Fault::kFlap}, read_time<&Rule::up>, write_time<&Rule::up>},
-    Word{"down", FaultSet{Fault::kFlap}, read_time<&Rule::down>, write_time<&Rule::down>},
+    Word{"up", kWithPhases, read_time<&Rule::up>, write_time<&Rule::up>},
+    Word{"down", kWithPhases, read_time<&Rule::down>, write_time<&Rule::down>},
     Word{"patience", FaultSet{Fault::kMemberPartition}, read_time<&Rule::patience>,
          write_time<&Rule::patience>},
     Word{"rate", FaultSet{Fault::kLseGrowing}, read_growth, write_growth},

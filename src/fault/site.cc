@@ -36,6 +36,7 @@ bool has_fit(const Rule& rule, const Occasion& occasion) {
   if (rule.lun.has_value() && rule.lun != occasion.lun) return false;
   if (occasion.pdu && (pdus_of(rule) >> (*occasion.pdu & 63U) & 1U) == 0) return false;
   if (rule.operations != 0 && (rule.operations & occasion.operation) == 0) return false;
+  if (rule.fault == Fault::kLost && occasion.operation != bit(Operation::kWrite)) return false;
   if (rule.lba.has_value() && !rule.lba->overlaps(occasion.extent)) return false;
   if (rule.fua.has_value() && *rule.fua != occasion.force_unit_access) return false;
   return rule.length.contains(occasion.extent.block_count) && rule.depth.contains(occasion.depth) &&
@@ -161,8 +162,9 @@ const Rule* Site::judge(const Occasion& occasion, Stage stage, const FaultSet& f
     const Rule& rule = shared.rule;
     if (!faults.has(rule.fault) || !shared.acts.load(std::memory_order_relaxed)) continue;
     if (now < shared.from || now >= shared.until || !has_fit(rule, occasion)) continue;
-    if (rule.fault == Fault::kFlap && (now - shared.from) % (rule.up + rule.down) < rule.up)
+    if (rule.down > Duration::zero() && (now - shared.from) % (rule.up + rule.down) < rule.up) {
       continue;
+    }
     State& state = state_of(*next);
     const bool answers = rule.fault != Fault::kNothing;
     if (!strikes(state, occasion, answers && first != nullptr) || !answers) continue;

@@ -142,11 +142,12 @@ std::optional<UnitAttention> UnitFaults::attention_for(const scsi::Command& comm
   return rule == nullptr ? std::nullopt : attention_of(*rule);
 }
 
-std::optional<scsi::Sense> UnitFaults::answer_for(const scsi::Command& command,
-                                                  std::uint32_t in_set) {
+UnitFaults::Answer UnitFaults::answer_for(const scsi::Command& command, std::uint32_t in_set) {
   Extent extent;
   const fault::Rule* const rule = judge(command, fault::Stage::kStart, in_set, &extent);
-  if (rule == nullptr) return std::nullopt;
+  if (rule == nullptr) return {};
+  if (rule->fault == Fault::kSlow) return {.delay = site_->draw(rule->latency)};
+  if (rule->fault == Fault::kLost) return {.done = true};
   scsi::Sense sense;
   const auto code = [&](Additional otherwise) {
     return rule->sense_code ? static_cast<Additional>(*rule->sense_code) : otherwise;
@@ -168,7 +169,7 @@ std::optional<scsi::Sense> UnitFaults::answer_for(const scsi::Command& command,
   }
   // The first of the blocks that are bad, as a medium error tells it.
   if (rule->lba) sense.information = std::max(rule->lba->first, extent.first);
-  return sense;
+  return {.sense = sense};
 }
 
 std::optional<std::string> answer_error(const fault::Rule& rule) {

@@ -19,8 +19,7 @@ class UnitFaults final : public scsi::Interference {
   Arrival on_arrival(const scsi::Command& command, std::uint32_t in_set) override;
   std::optional<scsi::UnitAttention> attention_for(const scsi::Command& command,
                                                    std::uint32_t in_set) override;
-  std::optional<scsi::Sense> answer_for(const scsi::Command& command,
-                                        std::uint32_t in_set) override;
+  Answer answer_for(const scsi::Command& command, std::uint32_t in_set) override;
 
  private:
   explicit UnitFaults(std::shared_ptr<fault::Site> site)

@@ -97,6 +97,7 @@ class Command {
   const CommandRow* row = nullptr;
   std::uint64_t nexus_id = 0;
   TimePoint started{};
+  Duration delay{};                  // By a rule, before it is handled.
   AbortWait* abort_waits = nullptr;  // Aborts that wait for its end.
   Extent writing;                    // What a device below may still change; empty for none.
   std::uint64_t lent = 0;            // Bytes of memory that a device below works on.

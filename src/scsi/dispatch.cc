@@ -40,9 +40,12 @@ std::optional<Outcome> LogicalUnit::check_ready(const CommandRow& row) const {
   return std::nullopt;
 }
 
-std::optional<Outcome> LogicalUnit::answer_of_others(const Command& command) {
-  const std::optional<Sense> sense = interference_->answer_for(command, in_set());
-  return sense ? std::optional(check_condition(*sense)) : std::nullopt;
+std::optional<Outcome> LogicalUnit::answer_of_others(Command& command) {
+  const Interference::Answer answer = interference_->answer_for(command, in_set());
+  command.delay = answer.delay;
+  if (answer.sense) return check_condition(*answer.sense);
+  if (!answer.done) return std::nullopt;
+  return Outcome{.data_out_bytes = command.data_out_length};
 }
 
 std::optional<Outcome> LogicalUnit::check(Command& command) {

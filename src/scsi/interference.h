@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "runtime/clock.h"
 #include "scsi/sense.h"
 #include "scsi/unit_attention.h"
 
@@ -36,8 +37,13 @@ class Interference {
   // commands, this one included.
   virtual std::optional<UnitAttention> attention_for(const Command& command,
                                                      std::uint32_t in_set) = 0;
-  // It would be handled now: it ends with CHECK CONDITION and this.
-  virtual std::optional<Sense> answer_for(const Command& command, std::uint32_t in_set) = 0;
+  struct Answer {
+    std::optional<Sense> sense;  // It ends with CHECK CONDITION and this,
+    bool done = false;           // or with GOOD, as if it had been done,
+    Duration delay{};            // or is handled later, by this time.
+  };
+  // It would be handled now.
+  virtual Answer answer_for(const Command& command, std::uint32_t in_set) = 0;
 
  protected:
   ~Interference() = default;

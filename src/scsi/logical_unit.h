@@ -200,8 +200,8 @@ class LogicalUnit {
 
   // dispatch.cc: the checks that precede every handler.
   std::optional<Outcome> check(Command& command);
-  [[gnu::cold]] std::optional<Outcome> answer_of_others(
-      const Command& command);  // With interference_.
+  [[gnu::cold]] std::optional<Outcome> answer_of_others(Command& command);  // With interference_.
+  Task<void> handle_late(Command& command);
   std::optional<Outcome> report_attention(NexusState& nexus);
   std::optional<Outcome> check_ready(const CommandRow& row) const;
   NexusState& state_of(const Command& command);

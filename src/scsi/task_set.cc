@@ -90,6 +90,30 @@ void LogicalUnit::run(Command& command) {
   if (command.attribute == TaskAttribute::kHeadOfQueue) ++head_of_queue_;
   running_.push_back(command);
   if (const auto refused = check(command)) return finish(command, *refused);
+  if (command.delay > Duration::zero()) [[unlikely]]
+    return spawn(handle_late(command));
+  (this->*command.row->handler)(command);
+}
+
+// By a rule, unless it is aborted or the rules have gone.
+Task<void> LogicalUnit::handle_late(Command& command) {
+  struct Hook final : Cancellation::Hook {
+    explicit Hook(Cancellation& cancellation)
+        : Cancellation::Hook(&cancellation, [](Cancellation::Hook& hook) {
+            static_cast<Hook&>(hook).woken.notify_all();
+          }) {}
+    Condition woken;
+  } hook(command.cancellation);
+  constexpr Duration kLook = std::chrono::seconds(1);
+  const TimePoint until = home_.now() + command.delay;
+  const auto is_over = [&] { return command.aborted || command.cancellation.cancelled(); };
+  while (!is_over() && home_.now() < until && interference_ != nullptr && !interference_->quiet()) {
+    (void)co_await hook.woken.wait_until(std::min(until, home_.now() + kLook));
+  }
+  if (is_over()) {
+    finish(command, Outcome{.silent = true});
+    co_return;
+  }
   (this->*command.row->handler)(command);
 }
 

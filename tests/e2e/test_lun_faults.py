@@ -2,6 +2,7 @@
 for what becomes of their data.
 """
 import re
+import time
 
 import host
 from raid_lab import events, faults, write_and_read
@@ -135,3 +136,49 @@ def test_a_storm_of_task_set_full(t):
     errors = int(gave_up.group(1)) if gave_up else 0
     t.check(errors < counted['struck'] / 1000, f'{errors} errors: {output}')
     t.say(f'{counted["struck"]} commands got TASK SET FULL, {errors} were given up')
+
+
+# A volume behaves as a device under dm-flakey, dm-dust, dm-delay and dm-error.
+def test_presets(t):
+    daemon = start(t, names=('a',))
+    one = host.Host(t, daemon, 'a')
+    one.command(host.TEST_UNIT_READY)
+    rules = daemon.sandbay('fault', 'preset', 'flaky', 'a', '--show').stdout
+    t.check(rules.startswith('id=flaky.a at=lun:a ') and 'up=10s down=2s' in rules, rules)
+    t.check(not daemon.sandbay_json('fault', 'list')['faults'], 'they are shown alone')
+
+    daemon.sandbay('fault', 'preset', 'dust', 'a', '--blocks', '8-9,12')
+    t.check(one.read(8, 1).key == 3 and one.read(12, 1).key == 3, 'bad blocks')
+    one.good(host.read_10(10, 2), 1024)
+    one.good(host.write_10(8, 1), data=b'\x07' * 512)
+    t.until(lambda: one.read(8, 1).good, 'what is written can be read')
+    t.check(one.read(8, 1).data == b'\x07' * 512 and one.read(9, 1).key == 3, 'each by itself')
+    daemon.sandbay('fault', 'clear')
+
+    daemon.sandbay('fault', 'preset', 'delay', 'a', '--read', '300ms')
+    begin = time.monotonic()
+    one.good(host.write_10(0, 1), data=b'\x01' * 512)
+    t.check(time.monotonic() - begin < 0.3, 'writes are not late')
+    one.good(host.read_10(0, 1), 512)
+    t.check(time.monotonic() - begin >= 0.3, 'reads are')
+    daemon.sandbay('fault', 'clear')
+
+    daemon.sandbay('fault', 'preset', 'flaky', 'a', '--up', '300ms', '--down', '300ms',
+                   '--drop-writes')
+    for value in range(1, 100):
+        one.good(host.write_10(0, 1), data=bytes([value]) * 512)
+        if one.good(host.read_10(0, 1), 512) != bytes([value]) * 512:
+            break
+        time.sleep(0.02)
+    t.check(rule_of(daemon, 'flaky.a')['struck'] == 1, 'a write was lost, and only that')
+    daemon.sandbay('fault', 'clear')
+
+    daemon.sandbay('fault', 'preset', 'error', 'a')
+    t.check(one.read(0, 1).key == 4 and one.write(0, b'\x01' * 512).key == 4, 'all fails')
+    t.check(one.command(host.TEST_UNIT_READY).good, 'all that moves data')
+    for words, said in ((('dust', 'a', '--blocks', '9-8'), 'block numbers such as'),
+                        (('delay', 'a'), '--read, --write or --flush'),
+                        (('flaky', 'a', '--up', 'soon'), 'up=soon'),
+                        (('error', 'b'), 'at=lun:b: unknown volume')):
+        done = daemon.sandbay('fault', 'preset', *words, ok=False)
+        t.check(said in done.stdout, f'{words}: {done.stdout}')

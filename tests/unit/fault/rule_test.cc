@@ -352,7 +352,7 @@ TEST_CASE("A mistake in a rule between hosts and volumes is named", "[fault][rul
   CHECK(refused("at=session do=async wait=1500ms").starts_with("wait=1500ms: whole seconds"));
   CHECK(refused("at=session do=residual bytes=0") == "bytes=0: 1 to 1048576 is possible");
   CHECK(refused("at=session do=window.close") == "do=window.close: say how long with latency=");
-  CHECK(refused("at=link do=flap up=3s").starts_with("do=flap: say how long the link is up"));
+  CHECK(refused("at=link do=flap up=3s") == "up= and down=: say how long both last");
   CHECK(
       refused("at=link do=flap up=3s down=1s pdu=r2t").starts_with("pdu=: do=flap does not know"));
   CHECK(refused("at=link do=blackhole") == "do=blackhole: say how long it lasts with for=");

@@ -243,8 +243,53 @@ Task<void> access_states(Bench& bench) {
   CHECK(reply.good());
 }
 
+// Late, unless it is aborted or the rule goes; and acknowledged without being done.
+Task<void> late_and_lost(Bench& bench) {
+  Broken broken(bench);
+  co_await broken.rule("at=lun:v op=read do=slow latency=3s");
+  Executor& home = Executor::current();
+  TimePoint begin = home.now();
+  Reply reply = co_await bench.send_to_unit(cdb_10(kRead10, 0, 1));
+  CHECK(reply.good());
+  CHECK(home.now() - begin >= std::chrono::seconds(3));
+  co_await broken.rule("at=lun:v op=read do=slow latency=5h");
+  begin = home.now();
+  const auto late = make_command(*bench.nexus, cdb_10(kRead10, 0, 1), {.tag = 7});
+  bench.router.execute(*late);
+  const auto aborted = make_command(*bench.nexus, cdb_10(kRead10, 0, 1), {.tag = 8});
+  bench.router.execute(*aborted);
+  const auto answer = co_await bench.router.manage(
+      *bench.nexus, {.function = scsi::TaskManagementFunction::kAbortTask, .tag = 8});
+  CHECK(answer == scsi::TaskManagementResponse::kComplete);
+  co_await aborted->gone();
+  co_await broken.rule("at=lun:w do=lost");
+  co_await late->gone();
+  CHECK(late->reply.good());
+  CHECK(home.now() - begin < std::chrono::seconds(3));
+  co_await broken.rule("at=lun:v op=write do=lost");
+  reply = co_await bench.send_to_unit(cdb_10(kWrite10, 0, 1), {.out = filled(512, 9)});
+  CHECK(reply.good());
+  co_await broken.rule("at=lun:w do=lost");
+  reply = co_await bench.send_to_unit(cdb_10(kRead10, 0, 1));
+  CHECK(reply.data == filled(512, 0));
+}
+
+// Two seconds of three it works.
+Task<void> phases(Bench& bench) {
+  Broken broken(bench);
+  co_await broken.rule("at=lun:v up=2s down=1s do=busy");
+  for (int second = 0; second < 9; ++second) {
+    INFO(second);
+    co_await Executor::current().sleep_for(std::chrono::milliseconds(second == 0 ? 500 : 1000));
+    const Reply reply = co_await bench.send_to_unit(kTestUnitReady);
+    CHECK((reply.status == Status::kBusy) == (second % 3 == 2));
+  }
+}
+
 }  // namespace
 
+TEST_CASE("rules make commands late, and lose writes", "[group]") { on_bench(late_and_lost); }
+TEST_CASE("rules hold for a time and not for another", "[group]") { on_bench(phases); }
 TEST_CASE("rules make a unit vanish", "[group]") { on_bench(vanishing); }
 TEST_CASE("rules put a unit into an access state", "[group]") { on_bench(access_states); }
 TEST_CASE("rules make units end commands with CHECK CONDITION", "[group]") {
