@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "iscsi/bent_pdus.h"
 #include "iscsi/initiator_connection.h"
 
 namespace sandbay::iscsi {
@@ -79,10 +80,7 @@ void InitiatorConnection::alter_data() {
     data_[at] ^= std::byte{1};
     return;
   }
-  std::array<std::byte, 1> byte{};
-  sink_->data_in.copy_to(byte, sink_offset_ + at);
-  byte[0] ^= std::byte{1};
-  sink_->data_in.copy_from(byte, sink_offset_ + at);
+  invert_bit(sink_->data_in, sink_offset_ + at);
 }
 
 }  // namespace sandbay::iscsi

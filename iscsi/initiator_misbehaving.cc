@@ -159,25 +159,6 @@ void InitiatorOutgoing::carry_out(const PduInterference::Verdict& verdict, std::
   }
 }
 
-Task<Error> InitiatorOutgoing::send_in_pieces() {
-  constexpr unsigned kMostPieces = 4096;
-  constexpr unsigned kPiecesPerTurn = 64;
-  unsigned pieces = 0;
-  for (IoSlice slice : slices_) {
-    while (slice.byte_count > 0 && !closed_) {
-      const bool small = ++pieces <= kMostPieces;
-      const std::size_t length =
-          small ? std::min<std::size_t>(sending_.piece_bytes, slice.byte_count) : slice.byte_count;
-      const IoSlice piece{.data = slice.data, .byte_count = length};
-      const Error error = co_await stream_->send(std::span(&piece, 1));
-      if (error != Error::kNone) co_return error;
-      slice = {.data = slice.data + length, .byte_count = slice.byte_count - length};
-      if (pieces % kPiecesPerTurn == 0) co_await executor_.yield();
-    }
-  }
-  co_return Error::kNone;
-}
-
 void InitiatorOutgoing::add_misbehaving(Bhs bhs, std::vector<std::byte> data) {
   ++pdus_;
   if (building_.reset_behind) return;  // The connection ends before this one.

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cassert>
 
+#include "iscsi/bent_pdus.h"
+
 namespace sandbay::iscsi {
 namespace {
 
@@ -162,7 +164,8 @@ Task<Error> InitiatorOutgoing::send_batch() {
     slices_.push_back({.data = data, .byte_count = piece.byte_count});
   }
   if (sending_.piece_bytes != 0) [[unlikely]] {
-    const Error error = co_await send_in_pieces();
+    TimePoint started;  // Nobody asks.
+    const Error error = co_await send_in_pieces(*stream_, slices_, sending_.piece_bytes, started);
     if (error != Error::kNone) co_return error;
     slices_.clear();
   }

@@ -82,7 +82,6 @@ class InitiatorOutgoing {
   bool bends() const noexcept {
     return !misbehaviour_.empty() || (interference_ != nullptr && !interference_->quiet());
   }
-  Task<Error> send_in_pieces();
   PduInterference::Verdict judge(const Bhs& bhs, std::span<std::byte> data);
   void carry_out(const PduInterference::Verdict& verdict, std::size_t data_bytes,
                  std::vector<std::byte>& pdu, bool& drop);

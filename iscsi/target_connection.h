@@ -171,7 +171,7 @@ class Connection final : public PayloadSource {
   void break_by_rule(PduInterference::Fate fate);
   Task<void> wait_by_rule(TimePoint until, unsigned& waiting);
   [[gnu::cold]] void spoil(Outgoing& outgoing, const PduInterference::Verdict& verdict);
-  Task<Error> send_in_pieces(Outgoing& outgoing);
+  Task<Error> send_small(Outgoing& outgoing);
   void queue_hold(TimePoint until);
   static TimePoint hold_of(const Outgoing& outgoing);
   static Task<void> arrive();

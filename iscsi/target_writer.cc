@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "iscsi/bent_pdus.h"
 #include "iscsi/digest.h"
 #include "iscsi/target_connection.h"
 
@@ -81,11 +82,7 @@ void Connection::alter(BufferList& data) {
     own.copy_from(data);
     data = std::move(own);
   }
-  std::array<std::byte, 1> middle{};
-  const std::size_t at = data.byte_count() / 2;
-  data.copy_to(middle, at);
-  middle[0] ^= std::byte{1};
-  data.copy_from(middle, at);
+  invert_bit(data, data.byte_count() / 2);
 }
 
 void Connection::spoil(Outgoing& outgoing, const PduInterference::Verdict& verdict) {
@@ -201,7 +198,7 @@ Task<Error> Connection::send_gathered() {
       continue;
     }
     if (sending_[next].piece_bytes != 0) [[unlikely]] {
-      const Error error = co_await send_in_pieces(sending_[next++]);
+      const Error error = co_await send_small(sending_[next++]);
       if (error != Error::kNone) co_return error;
       continue;
     }
@@ -234,10 +231,7 @@ Task<Error> Connection::send_gathered() {
   co_return Error::kNone;
 }
 
-// At least the first of it.
-Task<Error> Connection::send_in_pieces(Outgoing& outgoing) {
-  constexpr unsigned kMostPieces = 4096;
-  constexpr unsigned kPiecesPerTurn = 64;
+Task<Error> Connection::send_small(Outgoing& outgoing) {
   slices_.clear();
   slices_.push_back({outgoing.header.data(), outgoing.header_bytes});
   for (std::size_t i = 0; i < outgoing.data.slice_count(); ++i) {
@@ -246,21 +240,10 @@ Task<Error> Connection::send_in_pieces(Outgoing& outgoing) {
   if (outgoing.trailer_bytes > 0) {
     slices_.push_back({outgoing.trailer.data(), outgoing.trailer_bytes});
   }
-  unsigned pieces = 0;
-  for (IoSlice slice : slices_) {
-    while (slice.byte_count > 0) {
-      const bool small = ++pieces <= kMostPieces;
-      const std::size_t length =
-          small ? std::min<std::size_t>(outgoing.piece_bytes, slice.byte_count) : slice.byte_count;
-      const IoSlice piece{slice.data, length};
-      send_started_ = home_->now();
-      const Error error = co_await stream_->send(std::span(&piece, 1));
-      if (error != Error::kNone) co_return error;
-      traffic_.bytes_out += length;
-      slice = {slice.data + length, slice.byte_count - length};
-      if (pieces % kPiecesPerTurn == 0) co_await home_->yield();
-    }
-  }
+  const Error error =
+      co_await send_in_pieces(*stream_, slices_, outgoing.piece_bytes, send_started_);
+  if (error != Error::kNone) co_return error;
+  traffic_.bytes_out += outgoing.header_bytes + outgoing.data.byte_count() + outgoing.trailer_bytes;
   queued_bytes_ -= cost_of(outgoing);
   room_.notify_all();
   co_return Error::kNone;

@@ -65,6 +65,16 @@ def struck_by(t, daemon, rule, work):
     return result
 
 
+def foreign_under(t, daemon, place, rules):
+    """libiscsi: right data or an error, and afterwards all is well."""
+    for number, rule in enumerate(rules, 1):
+        served, _ = struck_by(t, daemon, f'{place} {rule}',
+                              lambda: write_and_read(t, daemon.url('v'), number))
+        t.say(f'{rule}: {"right data" if served else "an error"}')
+        well, _ = write_and_read(t, daemon.url('v'), 100 + number)
+        t.check(well, f'{rule}: all is well afterwards')
+
+
 # Behind the login's own commands, which each connection has.
 OWN = (('pdu=data-in every=40 do=digest.data', True),
        ('pdu=scsi-command every=40 do=digest.data', True),
@@ -98,12 +108,7 @@ def test_initiators_under_each_fault_of_a_connection(t):
                                        lambda: load(t, daemon, *words))
             t.check(' 0 wrong' in output, f'{rule}: {output}')
             t.check(expected in (None, served), f'{rule}: {output}')
-    for number, rule in enumerate(FOREIGN, 1):
-        served, output = struck_by(t, daemon, f'at=link {rule}',
-                                   lambda: write_and_read(t, daemon.url('v'), number))
-        t.say(f'{rule}: {"right data" if served else "an error"}')
-        well, _ = write_and_read(t, daemon.url('v'), 100 + number)
-        t.check(well, f'{rule}: all is well afterwards')
+    foreign_under(t, daemon, 'at=link', FOREIGN)
     t.check(daemon.terminate() == 0, 'the daemon ends well')
 
 
@@ -138,12 +143,7 @@ def test_initiators_under_each_fault_of_a_session(t):
                                    lambda: load(t, daemon, *LARGE, duration='1s'))
         t.check(' 0 wrong' in output, f'{rule}: {output}')
         t.check(served == expected, f'{rule}: {output}')
-    for number, rule in enumerate(FOREIGN_SESSION, 1):
-        served, output = struck_by(t, daemon, f'at=session:* {rule}',
-                                   lambda: write_and_read(t, daemon.url('v'), number))
-        t.say(f'{rule}: {"right data" if served else "an error"}')
-        well, _ = write_and_read(t, daemon.url('v'), 100 + number)
-        t.check(well, f'{rule}: all is well afterwards')
+    foreign_under(t, daemon, 'at=session:*', FOREIGN_SESSION)
     for rule in ('do=nego.odd', 'do=counter.near.wrap'):
         served, output = struck_by(t, daemon, f'at=link {rule}',
                                    lambda: load(t, daemon, '--block-size', '16KiB'))
