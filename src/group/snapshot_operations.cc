@@ -25,7 +25,7 @@ Refusal no_such_snapshot(const SnapshotName& name) {
 constexpr std::size_t kSnapshotsInASlice = 256;
 // Snapshots that one commit deletes, alone or with their volume. Each is at most two changes of the
 // map.
-constexpr std::size_t kMostDeletedAtOnce = 1024;
+constexpr std::size_t kMostDeletedAtOnce = 512;
 static_assert(2 * kMostDeletedAtOnce < pool::Pool::kMostRemoved);
 
 std::string words(const SnapshotName& name) {

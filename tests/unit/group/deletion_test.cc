@@ -14,7 +14,7 @@ namespace sandbay::group {
 namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
-constexpr std::size_t kTaken = 1025;
+constexpr std::size_t kTaken = 513;
 
 const std::string kRack =
     "[[drive]]\nname = \"d0\"\nfile = \"../d0\"\nsize = \"72MiB\"\n"
