@@ -181,9 +181,27 @@ std::string joined(const json& texts) {
   return line;
 }
 
-void list_kinds(const Settings& settings) {
-  const json answer = expect(Client(settings.management).get("/api/v1/fault-kinds"));
+// All, or what the manual says about one.
+void list_kinds(const Settings& settings, const std::string& name) {
+  json answer = expect(Client(settings.management).get("/api/v1/fault-kinds"));
+  json& kinds = answer.at("kinds");
+  if (!name.empty()) {
+    kinds.erase(std::remove_if(kinds.begin(), kinds.end(),
+                               [&](const json& kind) { return kind.at("fault") != name; }),
+                kinds.end());
+    if (kinds.empty()) {
+      throw Failure(fmt::format("fault {}: unknown; sandbay fault kinds lists them", name));
+    }
+  }
   if (settings.json) return print_json(answer);
+  if (!name.empty()) {
+    const json& kind = kinds[0];
+    fmt::print("{}\n", text_of(kind.at("about")));
+    fmt::print("{}", facts({{"manner", text_of(kind.at("manner"))},
+                            {"places", joined(kind.at("places"))},
+                            {"words", joined(kind.at("words"))}}));
+    return;
+  }
   Table table({{"FAULT"}, {"MANNER"}, {"PLACES"}, {"WORDS"}});
   for (const json& kind : answer.at("kinds")) {
     table.add({text_of(kind.at("fault")), text_of(kind.at("manner")), joined(kind.at("places")),
@@ -338,8 +356,9 @@ void add_fault_commands(CLI::App& app, Settings& settings) {
     list_firings(settings, a->since);
   });
   add_preset_commands(*noun, settings);
-  noun->add_subcommand("kinds", "List what faults there are, and their words")
-      ->callback([&settings] { list_kinds(settings); });
+  verb = noun->add_subcommand("kinds", "List the faults and their words, or explain one");
+  verb->add_option("FAULT", a->name, "As do= names it")->check(wrong_if_empty);
+  verb->callback([&settings, a] { list_kinds(settings, a->name); });
   noun->add_subcommand("places", "List what a rule may name after at=")->callback([&settings] {
     list_places(settings);
   });

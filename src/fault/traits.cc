@@ -25,93 +25,247 @@ constexpr std::uint8_t kChanges = kWrites | bit(Operation::kWriteZeroes);
 constexpr std::uint8_t kTransfers = kReads | kWrites;
 
 constexpr std::array<Traits, kFaultCount> kTraits = {{
-    {Fault::kNothing, "nothing", Manner::kInstant, kAnywhere, kEveryOperation},
-    {Fault::kHold, "hold", Manner::kStrike, kDrives | kMembers, kEveryOperation},
-    {Fault::kFail, "fail", Manner::kLasting, kDrives, kEveryOperation},
-    {Fault::kFailTransient, "fail.transient", Manner::kLasting, kDrives, kEveryOperation},
-    {Fault::kPull, "pull", Manner::kLasting, kDrives, kEveryOperation},
-    {Fault::kInsert, "insert", Manner::kInstant, kDrives, kEveryOperation},
-    {Fault::kLse, "lse", Manner::kInstant, kDrives, kTransfers},
-    {Fault::kLseGrowing, "lse.growing", Manner::kLasting, kDrives, kEveryOperation},
-    {Fault::kWriteError, "write.error", Manner::kStrike, kDrives, kChanges},
-    {Fault::kRecovered, "recovered", Manner::kStrike, kDrives, kTransfers},
-    {Fault::kSlow, "slow", Manner::kStrike, kDrives | kLuns, kEveryOperation},
-    {Fault::kStall, "stall", Manner::kLasting, kDrives, kEveryOperation},
-    {Fault::kHang, "hang", Manner::kStrike, kDrives, kEveryOperation},
-    {Fault::kFlip, "flip", Manner::kInstant, kDrives, kTransfers},
-    {Fault::kMisdirectWrite, "misdirect.write", Manner::kStrike, kDrives, kWrites},
-    {Fault::kMisdirectRead, "misdirect.read", Manner::kStrike, kDrives, kReads},
-    {Fault::kLost, "lost", Manner::kStrike, kDrives | kLuns, kWrites},
-    {Fault::kTorn, "torn", Manner::kStrike, kDrives, kWrites},
-    {Fault::kStale, "stale", Manner::kInstant, kDrives, kEveryOperation},
-    {Fault::kNoFlush, "noflush", Manner::kLasting, kDrives, kEveryOperation},
-    {Fault::kReorder, "reorder", Manner::kLasting, kDrives, kEveryOperation},
-    {Fault::kSmart, "smart", Manner::kLasting, kDrives, kEveryOperation},
-    {Fault::kFull, "full", Manner::kLasting, kDrives, kEveryOperation},
-    {Fault::kReadOnly, "readonly", Manner::kLasting, kDrives, kEveryOperation},
-    {Fault::kWrongId, "wrong.id", Manner::kLasting, kDrives, kEveryOperation},
-    {Fault::kShelfLoss, "shelf.loss", Manner::kLasting, kShelf, kEveryOperation},
-    {Fault::kPsu, "psu", Manner::kLasting, kShelf, kEveryOperation},
-    {Fault::kFan, "fan", Manner::kLasting, kShelf, kEveryOperation},
-    {Fault::kTemp, "temp", Manner::kLasting, kShelf, kEveryOperation},
-    {Fault::kPowerCut, "power.cut", Manner::kInstant, kDrives, kEveryOperation},
-    {Fault::kPowerCutAgain, "power.cut.again", Manner::kInstant, kDrives, kEveryOperation},
-    {Fault::kBatteryLow, "battery.low", Manner::kLasting, kNvrams, 0},
-    {Fault::kNvramLoss, "nvram.loss", Manner::kInstant, kNvrams, 0},
-    {Fault::kNvramPage, "nvram.page", Manner::kInstant, kNvrams, 0},
-    {Fault::kNvramStale, "nvram.stale", Manner::kInstant, kNvrams, 0},
-    {Fault::kNvramBitrot, "nvram.bitrot", Manner::kInstant, kNvrams, 0},
-    {Fault::kMemberLoss, "member.loss", Manner::kLasting, kMembers, kEveryOperation},
-    {Fault::kMemberPartition, "member.partition", Manner::kLasting, kMembers, kEveryOperation},
-    {Fault::kMemberSlow, "member.slow", Manner::kStrike, kMembers, kEveryOperation},
-    {Fault::kMemberReturnStale, "member.return.stale", Manner::kLasting, kMembers, 0},
-    {Fault::kRebalanceKill, "rebalance.kill", Manner::kInstant, kMetas, 0},
-    {Fault::kMapCorrupt, "map.corrupt", Manner::kStrike, kMetas, kTransfers},
-    {Fault::kCheck, "check", Manner::kStrike, kLuns, kEveryOperation},
-    {Fault::kBusy, "busy", Manner::kStrike, kLuns, kEveryOperation},
-    {Fault::kTaskSetFull, "taskfull", Manner::kStrike, kLuns, kEveryOperation},
-    {Fault::kReservationConflict, "reservation.conflict", Manner::kStrike, kLuns, kEveryOperation},
-    {Fault::kUnitAttention, "ua", Manner::kStrike, kLuns, kEveryOperation},
-    {Fault::kUnitNotReady, "notready", Manner::kStrike, kLuns, kEveryOperation},
-    {Fault::kAborted, "aborted", Manner::kStrike, kLuns, kEveryOperation},
-    {Fault::kLunVanish, "lun.vanish", Manner::kStrike, kLuns, kEveryOperation},
-    {Fault::kAluaState, "alua.state", Manner::kStrike, kLuns, kEveryOperation},
-    {Fault::kPduDrop, "pdu.drop", Manner::kStrike, kConnections, 0},
-    {Fault::kPduDelay, "pdu.delay", Manner::kStrike, kConnections, 0},
-    {Fault::kDigestHeader, "digest.header", Manner::kStrike, kConnections, 0},
-    {Fault::kDigestData, "digest.data", Manner::kStrike, kConnections, 0},
-    {Fault::kDrop, "drop", Manner::kStrike, kConnections, 0},
-    {Fault::kPduDup, "pdu.dup", Manner::kStrike, kConnections, 0},
-    {Fault::kPduTruncate, "pdu.truncate", Manner::kStrike, kConnections, 0},
-    {Fault::kStatSnGap, "statsn.gap", Manner::kStrike, kConnections, 0},
-    {Fault::kDataSnGap, "datasn.gap", Manner::kStrike, kConnections, 0},
-    {Fault::kR2tSnGap, "r2tsn.gap", Manner::kStrike, kConnections, 0},
-    {Fault::kFlap, "flap", Manner::kStrike, kLinks, 0},
-    {Fault::kRate, "rate", Manner::kStrike, kConnections, 0},
-    {Fault::kHalfOpen, "half-open", Manner::kStrike, kConnections, 0},
-    {Fault::kStallWindow, "stall-window", Manner::kStrike, kConnections, 0},
-    {Fault::kFragment, "fragment", Manner::kStrike, kConnections, 0},
-    {Fault::kCorrupt, "corrupt", Manner::kStrike, kConnections, 0},
-    {Fault::kReorderConnections, "reorder.connections", Manner::kStrike, kConnections, 0},
-    {Fault::kBlackhole, "blackhole", Manner::kStrike, kLinks, 0},
-    {Fault::kResponseDelay, "response.delay", Manner::kStrike, kSessions, 0},
-    {Fault::kResponseDrop, "response.drop", Manner::kStrike, kSessions, 0},
-    {Fault::kTmfReject, "tmf.reject", Manner::kStrike, kSessions, 0},
-    {Fault::kTmfSlow, "tmf.slow", Manner::kStrike, kSessions, 0},
-    {Fault::kTmfLie, "tmf.lie", Manner::kStrike, kSessions, 0},
-    {Fault::kNopIgnore, "nop.ignore", Manner::kStrike, kSessions, 0},
-    {Fault::kResidual, "residual", Manner::kStrike, kSessions, 0},
-    {Fault::kAsync, "async", Manner::kStrike, kSessions, 0},
-    {Fault::kWindowClose, "window.close", Manner::kStrike, kSessions, 0},
-    {Fault::kR2tWithhold, "r2t.withhold", Manner::kStrike, kSessions, 0},
-    {Fault::kR2tSmall, "r2t.small", Manner::kStrike, kSessions, 0},
-    {Fault::kR2tDisorder, "r2t.disorder", Manner::kStrike, kSessions, 0},
-    {Fault::kLoginReject, "login.reject", Manner::kStrike, kLinks, 0},
-    {Fault::kLoginSlow, "login.slow", Manner::kStrike, kLinks, 0},
-    {Fault::kLoginStall, "login.stall", Manner::kStrike, kLinks, 0},
-    {Fault::kRedirect, "redirect", Manner::kStrike, kLinks, 0},
-    {Fault::kNegoOdd, "nego.odd", Manner::kStrike, kLinks, 0},
-    {Fault::kCounterNearWrap, "counter.near.wrap", Manner::kStrike, kLinks, 0},
+    {Fault::kNothing, "nothing", Manner::kInstant, kAnywhere, kEveryOperation,
+     "Only counts, sets and is followed, as a step between other rules."},
+    {Fault::kHold, "hold", Manner::kStrike, kDrives | kMembers, kEveryOperation,
+     "A breakpoint: operations wait until the rule is cleared, its for= is over, or 'sandbay "
+     "fault release' lets them go on."},
+    {Fault::kFail, "fail", Manner::kLasting, kDrives, kEveryOperation,
+     "Every command fails with a hardware error, and the drive says that it has failed."},
+    {Fault::kFailTransient, "fail.transient", Manner::kLasting, kDrives, kEveryOperation,
+     "As fail, and the drive recovers; it needs for= or until=."},
+    {Fault::kPull, "pull", Manner::kLasting, kDrives, kEveryOperation,
+     "The drive is offline, and returns when the fault ends."},
+    {Fault::kInsert, "insert", Manner::kInstant, kDrives, kEveryOperation,
+     "A drive that was pulled returns with content=same or content=other. Its first command "
+     "fails with \"not ready\", as the unit attention of a drive that was powered on does. "
+     "Writes to another content stay in memory only."},
+    {Fault::kLse, "lse", Manner::kInstant, kDrives, kTransfers,
+     "The blocks of lba=, or those that the operation touched, cannot be read (medium error) "
+     "until they are written again."},
+    {Fault::kLseGrowing, "lse.growing", Manner::kLasting, kDrives, kEveryOperation,
+     "Each second, rate= blocks within lba= become unreadable, in clusters of cluster=. From "
+     "threshold= on the drive predicts its failure."},
+    {Fault::kWriteError, "write.error", Manner::kStrike, kDrives, kChanges,
+     "The write fails, and the drive stores nothing."},
+    {Fault::kRecovered, "recovered", Manner::kStrike, kDrives, kTransfers,
+     "The transfer succeeds, and the drive counts it as recovered."},
+    {Fault::kSlow, "slow", Manner::kStrike, kDrives | kLuns, kEveryOperation,
+     "The operation takes longer by latency=5ms, latency=5ms..20ms (uniform) or "
+     "latency=exp:5ms (exponential with that mean). A drive may also have a number of lanes=, "
+     "each for one operation at a time, and a bandwidth=. A LUN has neither: it handles the "
+     "command later."},
+    {Fault::kStall, "stall", Manner::kLasting, kDrives, kEveryOperation,
+     "Nothing completes while it lasts, and then everything at once, in any order."},
+    {Fault::kHang, "hang", Manner::kStrike, kDrives, kEveryOperation,
+     "The command never completes, even when the rule has ended; it ends only when its "
+     "initiator gives it up."},
+    {Fault::kFlip, "flip", Manner::kInstant, kDrives, kTransfers,
+     "Inverts bits= bits silently: with where=rest those on the drive, with where=read those "
+     "that are read, with where=write those that are stored. Damage at rest ends when its "
+     "block is written, unless the rule says sticky=yes."},
+    {Fault::kMisdirectWrite, "misdirect.write", Manner::kStrike, kDrives, kWrites,
+     "The data go to other blocks: to=LBA, to=drive:NAME or to=drive:NAME@LBA; without to= the "
+     "rule draws them."},
+    {Fault::kMisdirectRead, "misdirect.read", Manner::kStrike, kDrives, kReads,
+     "The data come from other blocks, with the same to= as misdirect.write."},
+    {Fault::kLost, "lost", Manner::kStrike, kDrives | kLuns, kWrites,
+     "The write is acknowledged and not stored. At a LUN, the host's write."},
+    {Fault::kTorn, "torn", Manner::kStrike, kDrives, kWrites,
+     "The write is acknowledged and stored in part: keep=first:N, keep=last:N, keep=0,2,5 (by "
+     "block) or keep=random."},
+    {Fault::kStale, "stale", Manner::kInstant, kDrives, kEveryOperation,
+     "The blocks of lba= (up to 16 MiB) return to what they were when the rule was added."},
+    {Fault::kNoFlush, "noflush", Manner::kLasting, kDrives, kEveryOperation,
+     "The drive acknowledges a flush and FUA, and does neither."},
+    {Fault::kReorder, "reorder", Manner::kLasting, kDrives, kEveryOperation,
+     "A power cut keeps writes that were not flushed in any order."},
+    {Fault::kSmart, "smart", Manner::kLasting, kDrives, kEveryOperation,
+     "The drive predicts its failure, and shows wear= (percent) and temperature= (degrees)."},
+    {Fault::kFull, "full", Manner::kLasting, kDrives, kEveryOperation, "Writes find no space."},
+    {Fault::kReadOnly, "readonly", Manner::kLasting, kDrives, kEveryOperation,
+     "The drive refuses writes, and says that it is read-only."},
+    {Fault::kWrongId, "wrong.id", Manner::kLasting, kDrives, kEveryOperation,
+     "The drive's serial=, blocks= or block= (512 or 4096) differ from what they were. The "
+     "drive says once that it is not ready, as after an absence, when that begins and when it "
+     "ends: so its set calls it missing and looks at it anew."},
+    {Fault::kShelfLoss, "shelf.loss", Manner::kLasting, kShelf, kEveryOperation,
+     "All drives of the enclosure are missing at the same instant."},
+    {Fault::kPsu, "psu", Manner::kLasting, kShelf, kEveryOperation,
+     "A power supply of the enclosure has failed; status alone."},
+    {Fault::kFan, "fan", Manner::kLasting, kShelf, kEveryOperation,
+     "A fan of the enclosure has failed; status alone."},
+    {Fault::kTemp, "temp", Manner::kLasting, kShelf, kEveryOperation,
+     "The enclosure is too hot; status alone."},
+    {Fault::kPowerCut, "power.cut", Manner::kInstant, kDrives, kEveryOperation,
+     "The whole array loses its power, and the daemon ends as if it was killed. Each write "
+     "that was not flushed is kept, dropped or torn by itself with loss=any; loss=order keeps "
+     "the oldest up to some point, loss=all keeps nothing, and loss=none everything."},
+    {Fault::kPowerCutAgain, "power.cut.again", Manner::kInstant, kDrives, kEveryOperation,
+     "As power.cut, but it only counts operations after an earlier cut."},
+    {Fault::kBatteryLow, "battery.low", Manner::kLasting, kNvrams, 0,
+     "The battery of the NVRAM is low while it lasts."},
+    {Fault::kNvramLoss, "nvram.loss", Manner::kInstant, kNvrams, 0,
+     "The NVRAM loses all its content."},
+    {Fault::kNvramPage, "nvram.page", Manner::kInstant, kNvrams, 0,
+     "One page of the NVRAM is garbage."},
+    {Fault::kNvramStale, "nvram.stale", Manner::kInstant, kNvrams, 0,
+     "The NVRAM's content is that of when the rule was added."},
+    {Fault::kNvramBitrot, "nvram.bitrot", Manner::kInstant, kNvrams, 0,
+     "One bit of the NVRAM is inverted."},
+    {Fault::kMemberLoss, "member.loss", Manner::kLasting, kMembers, kEveryOperation,
+     "The member is away at one instant, with all its sets, even those that somebody adds "
+     "meanwhile. Exactly the volumes with pages on it are not ready, and they return with it."},
+    {Fault::kMemberPartition, "member.partition", Manner::kLasting, kMembers, kEveryOperation,
+     "The member is silent. Requests of hosts wait, and go on if the partition ends within "
+     "patience= (by default 5s); then the member is away like a lost one."},
+    {Fault::kMemberSlow, "member.slow", Manner::kStrike, kMembers, kEveryOperation,
+     "Each set of the member is slow, with the words of slow."},
+    {Fault::kMemberReturnStale, "member.return.stale", Manner::kLasting, kMembers, 0,
+     "All drives of the member are away for as long as for= says, and return with what was on "
+     "them when the rule was added (a rule of the file: before the start). The sets see it by "
+     "what they noted since, at each start and whenever a drive has left or returned; then "
+     "they do not serve, and the volumes with pages there are not ready. Only a member that "
+     "this daemon runs itself can do this, and no drive returns to what it was once more than "
+     "64 MiB of it have changed."},
+    {Fault::kRebalanceKill, "rebalance.kill", Manner::kInstant, kMetas, 0,
+     "The daemon is killed (SIGKILL) at a step of a move of a page: at any step, or at that of "
+     "event=, which is rebalance.claimed (the new place is chosen), rebalance.copied (it has "
+     "some of the page), rebalance.ready (the whole page is), rebalance.moved (the map says "
+     "so) or rebalance.kept (what snapshots keep of a page is elsewhere)."},
+    {Fault::kMapCorrupt, "map.corrupt", Manner::kStrike, kMetas, kTransfers,
+     "A bit of a value of some pool's map is inverted when it is read (op=read) or, for good, "
+     "when it is written (op=write). Its checksum does not fit any more: at a start the pool "
+     "is not opened, and the daemon tries again every ten seconds; later whatever needs the "
+     "value fails, and that is an event."},
+    {Fault::kCheck, "check", Manner::kStrike, kLuns, kEveryOperation,
+     "The command ends with CHECK CONDITION and the sense data of key= (0 to 0xf) and code= "
+     "(ASC/ASCQ in hexadecimal digits, as 11/00). With lba= their INFORMATION is the first of "
+     "these blocks that the command names. A write that is struck changes nothing. The LUN "
+     "reports a pending unit attention, a reservation and an invalid field first."},
+    {Fault::kBusy, "busy", Manner::kStrike, kLuns, kEveryOperation,
+     "The command ends with BUSY before it is in the task set."},
+    {Fault::kTaskSetFull, "taskfull", Manner::kStrike, kLuns, kEveryOperation,
+     "The command ends with TASK SET FULL before it is in the task set; depth= says how full "
+     "that must be."},
+    {Fault::kReservationConflict, "reservation.conflict", Manner::kStrike, kLuns, kEveryOperation,
+     "The command ends with RESERVATION CONFLICT before it is in the task set."},
+    {Fault::kUnitAttention, "ua", Manner::kStrike, kLuns, kEveryOperation,
+     "A unit attention for the command's initiator port, by default code=29/00; 28/00, 2a/01, "
+     "2a/09, 38/07 and 3f/0e are possible. It is reported as any other: by this command, or by "
+     "the next where this one does not report any."},
+    {Fault::kUnitNotReady, "notready", Manner::kStrike, kLuns, kEveryOperation,
+     "The command ends with NOT READY, by default code=04/01 (becoming ready)."},
+    {Fault::kAborted, "aborted", Manner::kStrike, kLuns, kEveryOperation,
+     "The command ends with ABORTED COMMAND, by default code=00/00."},
+    {Fault::kLunVanish, "lun.vanish", Manner::kStrike, kLuns, kEveryOperation,
+     "Commands get LOGICAL UNIT NOT SUPPORTED, and INQUIRY answers that no unit can be here. "
+     "Say how long, once, with for=30s count=1: otherwise the next command begins anew. REPORT "
+     "LUNS lists the LUN all the same, and no unit attention tells of it; a rule with do=ua "
+     "code=3f/0e does."},
+    {Fault::kAluaState, "alua.state", Manner::kStrike, kLuns, kEveryOperation,
+     "The command ends with NOT READY, as in an asymmetric access state: how=transition, "
+     "how=standby or how=unavailable. Units serve what they do in that state."},
+    {Fault::kPduDrop, "pdu.drop", Manner::kStrike, kConnections, 0,
+     "The PDU is lost, as if it had been sent or had not come. A lost status has a StatSN, and "
+     "a lost command a CmdSN, which initiators notice."},
+    {Fault::kPduDelay, "pdu.delay", Manner::kStrike, kConnections, 0,
+     "The PDU waits for latency= (5ms, 5ms..20ms or exp:5ms), and so does everything behind it "
+     "on its connection."},
+    {Fault::kDigestHeader, "digest.header", Manner::kStrike, kConnections, 0,
+     "The header digest that is sent is wrong, or the one that came counts as wrong; where the "
+     "connection has header digests."},
+    {Fault::kDigestData, "digest.data", Manner::kStrike, kConnections, 0,
+     "As digest.header, with the data digest."},
+    {Fault::kDrop, "drop", Manner::kStrike, kConnections, 0,
+     "The connection is reset at the PDU, or with how=close ends, or with how=silence stays, "
+     "and nothing comes through it any more: the initiator has to notice."},
+    {Fault::kPduDup, "pdu.dup", Manner::kStrike, kConnections, 0,
+     "The PDU is sent, or comes, twice."},
+    {Fault::kPduTruncate, "pdu.truncate", Manner::kStrike, kConnections, 0,
+     "Half of the PDU is sent and the connection ends, or as if it had come so."},
+    {Fault::kStatSnGap, "statsn.gap", Manner::kStrike, kConnections, 0,
+     "A status is lost with its number."},
+    {Fault::kDataSnGap, "datasn.gap", Manner::kStrike, kConnections, 0,
+     "A Data-In without status is lost with its number."},
+    {Fault::kR2tSnGap, "r2tsn.gap", Manner::kStrike, kConnections, 0,
+     "An R2T is lost with its number, so that its write waits until the initiator gives it up."},
+    {Fault::kFlap, "flap", Manner::kStrike, kLinks, 0,
+     "The link is up for up= and down for down=, from when the rule is added: then connections "
+     "are reset at their next PDU, and so are those that come."},
+    {Fault::kRate, "rate", Manner::kStrike, kConnections, 0,
+     "Each direction of each connection gets bandwidth=."},
+    {Fault::kHalfOpen, "half-open", Manner::kStrike, kConnections, 0,
+     "Nothing comes from the initiator any more, or with how=out nothing gets to it."},
+    {Fault::kStallWindow, "stall-window", Manner::kStrike, kConnections, 0,
+     "The target reads nothing from the connection for latency=, so that TCP's window closes."},
+    {Fault::kFragment, "fragment", Manner::kStrike, kConnections, 0,
+     "The target sends the PDU in pieces of bytes= (by default one), the first 4096 of them "
+     "so; TCP may join some."},
+    {Fault::kCorrupt, "corrupt", Manner::kStrike, kConnections, 0,
+     "A bit of the PDU's data is inverted behind the digest, so that this is wrong, or with "
+     "how=above before it, so that only the host's own checks can tell. Without digests "
+     "nothing tells in either case."},
+    {Fault::kReorderConnections, "reorder.connections", Manner::kStrike, kConnections, 0,
+     "The PDUs of each connection are late by latency= (by default 0s to 2ms), so that those "
+     "of a session with several connections come in another order. A link with a delay is "
+     "do=pdu.delay latency=5ms..20ms."},
+    {Fault::kBlackhole, "blackhole", Manner::kStrike, kLinks, 0,
+     "A connection that comes to the link is reset, and for the time of for=, while the rule "
+     "exists, attempts to connect get no answer."},
+    {Fault::kResponseDelay, "response.delay", Manner::kStrike, kSessions, 0,
+     "The status of a command is sent late by latency=, and other commands pass it. The "
+     "command has ended as that status says. An abort takes the status out of the way, and "
+     "then nobody sends it."},
+    {Fault::kResponseDrop, "response.drop", Manner::kStrike, kSessions, 0,
+     "The status of a command is never sent, and the initiator waits until it gives the "
+     "command up. The command has ended."},
+    {Fault::kTmfReject, "tmf.reject", Manner::kStrike, kSessions, 0,
+     "A task management function is answered with result= (0 to 255, by default 255, function "
+     "rejected) and not carried out."},
+    {Fault::kTmfSlow, "tmf.slow", Manner::kStrike, kSessions, 0,
+     "A task management function is answered late by latency=."},
+    {Fault::kTmfLie, "tmf.lie", Manner::kStrike, kSessions, 0,
+     "A task management function is answered with \"function complete\" before it is carried "
+     "out, so that what it should have ended may still take effect."},
+    {Fault::kNopIgnore, "nop.ignore", Manner::kStrike, kSessions, 0,
+     "A ping of the initiator is not answered."},
+    {Fault::kResidual, "residual", Manner::kStrike, kSessions, 0,
+     "A status tells of bytes= (by default 512) too few, which a read then lacks at its end "
+     "and a write has stored all the same, or with how=over too many. An initiator that does "
+     "not look at residuals, such as that of QEMU, takes a read for whole."},
+    {Fault::kAsync, "async", Manner::kStrike, kSessions, 0,
+     "Before a command is answered, an asynchronous message announces an event, which then "
+     "comes: how=logout (the target asks the initiator to log out within wait=, by default 3s, "
+     "and drops it then), how=connection and how=session (it drops the one or all connections; "
+     "wait= is Time2Wait) and how=negotiation (the target asks for it within wait=)."},
+    {Fault::kWindowClose, "window.close", Manner::kStrike, kSessions, 0,
+     "When a command has ended, the command window does not open further for latency=; the "
+     "target serves commands that are in it already."},
+    {Fault::kR2tWithhold, "r2t.withhold", Manner::kStrike, kSessions, 0,
+     "The target asks for data of a write late, by latency=."},
+    {Fault::kR2tSmall, "r2t.small", Manner::kStrike, kSessions, 0,
+     "The target asks for at most bytes= (by default 512) of a write at once."},
+    {Fault::kR2tDisorder, "r2t.disorder", Manner::kStrike, kSessions, 0,
+     "The target asks for the second half of a piece before the first, which "
+     "DataSequenceInOrder=Yes does not allow."},
+    {Fault::kLoginReject, "login.reject", Manner::kStrike, kLinks, 0,
+     "A login is refused with status=, class and detail in one number (by default 0x0301, "
+     "service unavailable)."},
+    {Fault::kLoginSlow, "login.slow", Manner::kStrike, kLinks, 0,
+     "The first request of a login is answered late by latency=; a login that then takes "
+     "longer than it may (by default 15 seconds) is dropped."},
+    {Fault::kLoginStall, "login.stall", Manner::kStrike, kLinks, 0,
+     "A login is not answered before the target drops it."},
+    {Fault::kRedirect, "redirect", Manner::kStrike, kLinks, 0,
+     "A login is sent on to address=, with permanent=yes for good."},
+    {Fault::kNegoOdd, "nego.odd", Manner::kStrike, kLinks, 0,
+     "A login to a target gets the smallest values that are allowed (512 bytes for PDUs and "
+     "bursts, no data unasked), in pieces of text of 60 bytes, which may end in the middle of "
+     "a key. libiscsi does not know such text."},
+    {Fault::kCounterNearWrap, "counter.near.wrap", Manner::kStrike, kLinks, 0,
+     "StatSN and the target transfer tags of a session begin sixteen below the end of their "
+     "range."},
 }};
 
 constexpr std::array kWays = {WayRow{"reset", Way::kReset, Fault::kDrop},

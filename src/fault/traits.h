@@ -36,6 +36,7 @@ struct Traits {
   Manner manner;
   std::uint16_t places;     // Bits of Place::Kind.
   std::uint8_t operations;  // Bits of the operations that it can strike.
+  std::string_view about;   // Sentences for a manual; WORD= and WORD=VALUE are words of a rule.
 };
 
 std::span<const Traits> all_traits();

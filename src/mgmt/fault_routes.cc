@@ -104,6 +104,7 @@ Reply list_kinds(Backend&, const Call&) {
       if (word.faults != fault::kEveryFault && word.knows(traits.fault)) words.push_back(word.name);
     }
     kinds.push_back({{"fault", traits.name},
+                     {"about", traits.about},
                      {"manner", describe(traits.manner)},
                      {"places", std::move(places)},
                      {"operations", fault::operation_names(traits.operations)},

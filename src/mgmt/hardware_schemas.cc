@@ -191,9 +191,10 @@ const std::string_view kHardwareSchemas = R"json({
   "rules": {"type": "array", "items": {"type": "string"}}}},
 "FaultPlaceList": {"type": "object", "required": ["places"], "properties": {
   "places": {"type": "array", "items": {"type": "string"}}}},
-"FaultKind": {"type": "object", "required": ["fault", "manner", "places", "operations", "words"],
-  "properties": {
+"FaultKind": {"type": "object", "required": ["fault", "about", "manner", "places", "operations",
+  "words"], "properties": {
   "fault": {"type": "string", "description": "As do= names it."},
+  "about": {"type": "string", "description": "What it does, in sentences."},
   "manner": {"type": "string", "enum": ["strike", "lasting", "instant"],
     "description": "Changes single operations, the place from then on, or happens once."},
   "places": {"type": "array", "items": {"type": "string"}},

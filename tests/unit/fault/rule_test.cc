@@ -12,6 +12,7 @@
 #include <catch2/catch.hpp>
 
 #include "fault/rule_values.h"
+#include "fault/rule_words.h"
 #include "fault/traits.h"
 
 namespace sandbay::fault {
@@ -414,6 +415,24 @@ TEST_CASE("The README has every fault with its tests", "[fault]") {
     }
   }
   CHECK(named > 20);
+}
+
+// The manual has the sentences; their words are those of rules.
+TEST_CASE("Each fault says what it does, with words that it knows", "[fault]") {
+  for (const Traits& row : all_traits()) {
+    INFO(row.name);
+    CHECK(row.about.ends_with('.'));
+    const bool other_rule = row.about.find("do=") != std::string_view::npos;
+    for (std::string_view token : parts(row.about, ' ')) {
+      token.remove_prefix(std::min(token.find_first_not_of('('), token.size()));
+      const std::size_t sign = token.find('=');
+      if (sign == std::string_view::npos || token.starts_with("DataSequence")) continue;
+      INFO(token);
+      const auto word = std::ranges::find(rule_words(), token.substr(0, sign), &Word::name);
+      REQUIRE(word != rule_words().end());
+      CHECK((other_rule || word->knows(row.fault)));
+    }
+  }
 }
 
 TEST_CASE("Values of rules go to text and back", "[fault][rule]") {

@@ -173,10 +173,12 @@ TEST_CASE("Places and kinds of faults are listed", "[rest]") {
     CHECK(places.back().get<std::string>().starts_with("link:127.0.0.1:"));
     places.erase(5);
     CHECK(places == json({"drive:d0", "drive:d1", "drive:s", "member:array1", "meta"}));
-    const json kinds = rest.get("/api/v1/fault-kinds").body.at("kinds");
+    json kinds = rest.get("/api/v1/fault-kinds").body.at("kinds");
     const auto torn =
         std::ranges::find_if(kinds, [](const json& k) { return k.at("fault") == "torn"; });
     REQUIRE(torn != kinds.end());
+    CHECK_THAT(torn->at("about").get<std::string>(), Catch::Contains("stored in part"));
+    torn->erase("about");
     CHECK(*torn == json({{"fault", "torn"},
                          {"manner", "strike"},
                          {"places", {"drive", "enclosure"}},
