@@ -23,11 +23,14 @@ constexpr auto kUnmap = CommandKind::kUnmap;
 constexpr auto kOther = CommandKind::kOther;
 
 // Served whatever the state of the unit is.
-constexpr std::uint16_t kAlways =
-    Flag::kServesDespiteAttention | Flag::kServesDespiteReservation | Flag::kServesDespiteNotReady;
+constexpr std::uint16_t kAlways = Flag::kServesDespiteAttention | Flag::kServesDespiteReservation |
+                                  Flag::kServesDespiteNotReady | Flag::kOpen;
+constexpr std::uint16_t kOpen = Flag::kOpen;
+constexpr std::uint16_t kAlters = Flag::kAlters;
 constexpr std::uint16_t kStopped = Flag::kServesDespiteNotReady;
-constexpr std::uint16_t kFree = Flag::kServesDespiteNotReady | Flag::kServesDespiteReservation;
+constexpr std::uint16_t kFree = kStopped | Flag::kServesDespiteReservation | kOpen;
 constexpr std::uint16_t kAction = Flag::kHasServiceAction;
+constexpr std::uint16_t kReserves = kAction | kStopped | kOpen;
 constexpr std::uint16_t kWrites = Flag::kWrites;
 constexpr std::uint16_t kSame = Flag::kWrites | Flag::kUnmapBit;
 constexpr std::uint16_t kThin = Flag::kWrites | Flag::kThinOnly;
@@ -53,6 +56,8 @@ constexpr Usage blocks_16(std::uint8_t flags, std::uint8_t last = kGroup) {
 constexpr Usage kCapacity10{0, kAny, kAny, kAny, kAny, 0, 0, 0x01};
 constexpr Usage kUnmapUsage{0, 0, 0, 0, 0, kGroup, kAny, kAny};
 constexpr Usage kReportOpcodes{0x1F, 0x87, kAny, kAny, kAny, kAny, kAny, kAny, kAny};
+constexpr Usage kReserveIn{0x1F, 0, 0, 0, 0, 0, kAny, kAny};
+constexpr Usage kReserveOut{0x1F, kAny, 0, 0, kAny, kAny, kAny, kAny};
 constexpr Usage kReportTmfs{0x1F, 0x80, 0, 0, 0, kAny, kAny, kAny, kAny};
 
 }  // namespace
@@ -64,46 +69,72 @@ struct CommandHandlers {
 
   // clang-format off
   static constexpr std::array kRows{
-    Row{0x00, 0, 6, kOther, 0, "TEST UNIT READY", {}, &Unit::test_unit_ready},
+    Row{0x00, 0, 6, kOther, kOpen, "TEST UNIT READY", {}, &Unit::test_unit_ready},
     Row{0x03, 0, 6, kOther, kAlways, "REQUEST SENSE", {0x01, 0, 0, kAny}, &Unit::request_sense},
     Row{0x08, 0, 6, kRead, 0, "READ(6)", {0x1F, kAny, kAny, kAny}, &Unit::read},
     Row{0x0A, 0, 6, kWrite, kWrites, "WRITE(6)", {0x1F, kAny, kAny, kAny}, &Unit::write},
     Row{0x12, 0, 6, kOther, kAlways, "INQUIRY", {0x01, kAny, kAny, kAny}, &Unit::inquiry},
-    Row{0x15, 0, 6, kOther, kStopped, "MODE SELECT(6)", {0x11, 0, 0, kAny}, &Unit::mode_select},
-    Row{0x16, 0, 6, kOther, kStopped, "RESERVE(6)", {}, &Unit::reserve},
+    Row{0x15, 0, 6, kOther, kStopped | kAlters, "MODE SELECT(6)",
+        {0x11, 0, 0, kAny}, &Unit::mode_select},
+    Row{0x16, 0, 6, kOther, kStopped | kOpen, "RESERVE(6)", {}, &Unit::reserve},
     Row{0x17, 0, 6, kOther, kFree, "RELEASE(6)", {}, &Unit::release},
     Row{0x1A, 0, 6, kOther, kStopped, "MODE SENSE(6)", {0x08, kAny, kAny, kAny}, &Unit::mode_sense},
-    Row{0x1B, 0, 6, kOther, kStopped, "START STOP UNIT",
+    Row{0x1B, 0, 6, kOther, kStopped | kAlters, "START STOP UNIT",
         {0x01, 0, 0x0F, 0xF7}, &Unit::start_stop_unit, 60},
-    Row{0x1E, 0, 6, kOther, kStopped, "PREVENT ALLOW MEDIUM REMOVAL",
+    Row{0x1E, 0, 6, kOther, kStopped | kAlters, "PREVENT ALLOW MEDIUM REMOVAL",
         {0, 0, 0, 0x01}, &Unit::prevent_allow},
-    Row{0x25, 0, 10, kOther, 0, "READ CAPACITY(10)", kCapacity10, &Unit::read_capacity_10},
+    Row{0x25, 0, 10, kOther, kOpen, "READ CAPACITY(10)", kCapacity10, &Unit::read_capacity_10},
     Row{0x28, 0, 10, kRead, 0, "READ(10)", blocks_10(kDpoFua), &Unit::read},
     Row{0x2A, 0, 10, kWrite, kWrites, "WRITE(10)", blocks_10(kDpoFua), &Unit::write},
     Row{0x2E, 0, 10, kWrite, kWrites, "WRITE AND VERIFY(10)",
         blocks_10(kCheck), &Unit::write_and_verify},
     Row{0x2F, 0, 10, kVerify, 0, "VERIFY(10)", blocks_10(kCheck), &Unit::verify},
     Row{0x34, 0, 10, kOther, 0, "PRE-FETCH(10)", blocks_10(kImmed), &Unit::prefetch},
-    Row{0x35, 0, 10, kFlush, 0, "SYNCHRONIZE CACHE(10)",
+    Row{0x35, 0, 10, kFlush, kAlters, "SYNCHRONIZE CACHE(10)",
         blocks_10(kSync), &Unit::synchronize_cache, 60},
     Row{0x41, 0, 10, kWrite, kSame, "WRITE SAME(10)", blocks_10(0x08), &Unit::write_same, 60},
     Row{0x42, 0, 10, kUnmap, kThin, "UNMAP", kUnmapUsage, &Unit::unmap, 60},
-    Row{0x55, 0, 10, kOther, kStopped, "MODE SELECT(10)",
+    Row{0x55, 0, 10, kOther, kStopped | kAlters, "MODE SELECT(10)",
         {0x11, 0, 0, 0, 0, 0, kAny, kAny}, &Unit::mode_select},
-    Row{0x56, 0, 10, kOther, kStopped, "RESERVE(10)", {}, &Unit::reserve},
+    Row{0x56, 0, 10, kOther, kStopped | kOpen, "RESERVE(10)", {}, &Unit::reserve},
     Row{0x57, 0, 10, kOther, kFree, "RELEASE(10)", {}, &Unit::release},
     Row{0x5A, 0, 10, kOther, kStopped, "MODE SENSE(10)",
         {0x18, kAny, kAny, 0, 0, 0, kAny, kAny}, &Unit::mode_sense},
+    Row{0x5E, 0, 10, kOther, kReserves, "PERSISTENT RESERVE IN, READ KEYS",
+        kReserveIn, &Unit::persistent_reserve_in},
+    Row{0x5E, 1, 10, kOther, kReserves, "PERSISTENT RESERVE IN, READ RESERVATION",
+        kReserveIn, &Unit::persistent_reserve_in},
+    Row{0x5E, 2, 10, kOther, kReserves, "PERSISTENT RESERVE IN, REPORT CAPABILITIES",
+        kReserveIn, &Unit::persistent_reserve_in},
+    Row{0x5E, 3, 10, kOther, kReserves, "PERSISTENT RESERVE IN, READ FULL STATUS",
+        kReserveIn, &Unit::persistent_reserve_in},
+    Row{0x5F, 0, 10, kOther, kReserves, "PERSISTENT RESERVE OUT, REGISTER",
+        kReserveOut, &Unit::persistent_reserve_out},
+    Row{0x5F, 1, 10, kOther, kReserves, "PERSISTENT RESERVE OUT, RESERVE",
+        kReserveOut, &Unit::persistent_reserve_out},
+    Row{0x5F, 2, 10, kOther, kReserves, "PERSISTENT RESERVE OUT, RELEASE",
+        kReserveOut, &Unit::persistent_reserve_out},
+    Row{0x5F, 3, 10, kOther, kReserves, "PERSISTENT RESERVE OUT, CLEAR",
+        kReserveOut, &Unit::persistent_reserve_out},
+    Row{0x5F, 4, 10, kOther, kReserves, "PERSISTENT RESERVE OUT, PREEMPT",
+        kReserveOut, &Unit::persistent_reserve_out},
+    Row{0x5F, 5, 10, kOther, kReserves, "PERSISTENT RESERVE OUT, PREEMPT AND ABORT",
+        kReserveOut, &Unit::persistent_reserve_out},
+    Row{0x5F, 6, 10, kOther, kReserves,
+        "PERSISTENT RESERVE OUT, REGISTER AND IGNORE EXISTING KEY",
+        kReserveOut, &Unit::persistent_reserve_out},
+    Row{0x5F, 7, 10, kOther, kReserves, "PERSISTENT RESERVE OUT, REGISTER AND MOVE",
+        kReserveOut, &Unit::persistent_reserve_out},
     Row{0x88, 0, 16, kRead, 0, "READ(16)", blocks_16(kDpoFua), &Unit::read},
     Row{0x8A, 0, 16, kWrite, kWrites, "WRITE(16)", blocks_16(kDpoFua), &Unit::write},
     Row{0x8E, 0, 16, kWrite, kWrites, "WRITE AND VERIFY(16)",
         blocks_16(kCheck), &Unit::write_and_verify},
     Row{0x8F, 0, 16, kVerify, 0, "VERIFY(16)", blocks_16(kCheck), &Unit::verify},
     Row{0x90, 0, 16, kOther, 0, "PRE-FETCH(16)", blocks_16(kImmed), &Unit::prefetch},
-    Row{0x91, 0, 16, kFlush, 0, "SYNCHRONIZE CACHE(16)",
+    Row{0x91, 0, 16, kFlush, kAlters, "SYNCHRONIZE CACHE(16)",
         blocks_16(kSync), &Unit::synchronize_cache, 60},
     Row{0x93, 0, 16, kWrite, kSame, "WRITE SAME(16)", blocks_16(0x09), &Unit::write_same, 60},
-    Row{0x9E, 0x10, 16, kOther, kAction, "READ CAPACITY(16)",
+    Row{0x9E, 0x10, 16, kOther, kAction | kOpen, "READ CAPACITY(16)",
         blocks_16(0x1F, 0x01), &Unit::read_capacity_16},
     Row{0x9E, 0x12, 16, kOther, kAction, "GET LBA STATUS",
         blocks_16(0x1F, 0), &Unit::get_lba_status},
@@ -151,6 +182,22 @@ const CommandRow* find_command(std::span<const std::byte, 16> cdb) {
     if (rows[index].service_action == action) return &rows[index];
   }
   return nullptr;
+}
+
+bool is_operation_code(std::byte opcode) {
+  return kFirstRow[std::to_integer<std::uint8_t>(opcode)] != kNoRow;
+}
+
+bool conflicts(const CommandRow& row, std::span<const std::byte, 16> cdb, ReservedRights rights) {
+  if (row.is(CommandFlags::kOpen)) return false;
+  if (!row.is(CommandFlags::kWrites | CommandFlags::kAlters)) return !rights.reads;
+  constexpr std::byte kStartStop{0x1B};
+  constexpr std::byte kPreventAllow{0x1E};
+  const unsigned last = std::to_integer<unsigned>(cdb[4]);
+  // To start the unit without a power condition, and to allow removal, are open.
+  const bool is_open = (cdb[0] == kStartStop && (last & 0xF1U) == 1) ||
+                       (cdb[0] == kPreventAllow && (last & 0x01U) == 0);
+  return !is_open && !rights.changes;
 }
 
 std::optional<CdbFault> find_cdb_fault(const CommandRow& row, std::span<const std::byte, 16> cdb,

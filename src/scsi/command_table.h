@@ -12,6 +12,7 @@
 #include "block/block_device.h"
 #include "scsi/counters.h"
 #include "scsi/job.h"
+#include "scsi/reservations.h"
 
 namespace sandbay::scsi {
 
@@ -29,6 +30,9 @@ struct CommandFlags {
     kWrites = 1 << 4,                    // Refused where the medium is write protected.
     kThinOnly = 1 << 5,                  // Not there on a fully provisioned unit.
     kUnmapBit = 1 << 6,                  // Byte 1, bit 3 is UNMAP, which only a thin unit supports.
+    // Under another's persistent reservation (SPC-4 5.12.1, SBC-3 4.15): allowed in any case;
+    kOpen = 1 << 7,
+    kAlters = 1 << 8,  // refused as writes are; others are refused where reads are.
   };
 };
 
@@ -55,6 +59,11 @@ std::span<const CommandRow> command_table();
 
 // The row that serves this CDB, or null.
 const CommandRow* find_command(std::span<const std::byte, 16> cdb);
+
+bool is_operation_code(std::byte opcode);
+
+// Whether a persistent reservation of another nexus forbids this command.
+bool conflicts(const CommandRow& row, std::span<const std::byte, 16> cdb, ReservedRights rights);
 
 // The blocks that the CDB of a command with a row names; empty where it names none.
 Extent blocks_named_by(const Command& command);

@@ -31,6 +31,8 @@ struct LogicalUnitCounters {
   std::uint32_t in_flight_most = 0;
   std::uint32_t held = 0;  // Aborted and answered, but still in a device below.
   std::uint32_t nexuses = 0;
+  std::uint32_t registrations = 0;  // For persistent reservations,
+  bool reserved = false;            // one of which is held, or one of RESERVE.
 
   CommandCounters& of(CommandKind kind) { return by_kind[static_cast<std::size_t>(kind)]; }
   const CommandCounters& of(CommandKind kind) const {

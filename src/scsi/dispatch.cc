@@ -14,6 +14,9 @@ NexusState& LogicalUnit::state_of(const Command& command) {
   if (added) {
     const auto& nexus = *static_cast<const RoutedNexus*>(command.nexus);
     found->second.router = &nexus.router();
+    found->second.ports = {.initiator_port = nexus.identity().initiator_port,
+                           .target_port = nexus.identity().relative_target_port};
+    found->second.rights = rights_of(persistent_.now, found->second.ports);
     found->second.writer = writers_.host_of(nexus.identity().initiator_port);
     found->second.attentions.establish(UnitAttention::kPowerOn);
   }
@@ -62,13 +65,18 @@ std::optional<Outcome> LogicalUnit::check(Command& command) {
   }
   if (reservation_ && *reservation_ != command.nexus_id &&
       (row == nullptr || !row->is(CommandFlags::kServesDespiteReservation))) {
-    ++counters_.reservation_conflicts;
-    return Outcome{.status = Status::kReservationConflict};
+    return conflict();
+  }
+  if (!nexus.rights.changes && row != nullptr && conflicts(*row, command.cdb, nexus.rights))
+      [[unlikely]] {
+    return conflict();
   }
   if (row == nullptr || (row->is(CommandFlags::kThinOnly) && !thin())) {
     if (asked) {
       if (const auto answer = answer_of_others(command)) return answer;
     }
+    // A service action that is not there is a field of its CDB.
+    if (row == nullptr && is_operation_code(command.cdb[0])) return invalid_cdb(1, std::uint8_t{4});
     return illegal(Additional::kInvalidOperationCode);
   }
   if (const auto fault = find_cdb_fault(*row, command.cdb, thin())) {

@@ -41,6 +41,8 @@ LogicalUnitCounters LogicalUnit::counters() const {
   result.in_flight = waiting_.count() + running_.count();
   result.held = held_.count();
   result.nexuses = static_cast<std::uint32_t>(nexuses_.size());
+  result.registrations = static_cast<std::uint32_t>(persistent_.now.keys.size());
+  result.reserved = reservation_.has_value() || persistent_.now.reserved();
   return result;
 }
 

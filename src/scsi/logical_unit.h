@@ -30,6 +30,7 @@
 #include "scsi/job.h"
 #include "scsi/mode_pages.h"
 #include "scsi/personality.h"
+#include "scsi/reservations.h"
 #include "scsi/sense.h"
 #include "scsi/target_device.h"
 #include "scsi/unit_attention.h"
@@ -40,6 +41,7 @@ namespace sandbay::scsi {
 struct AbortInProgress;
 struct CommandRow;
 class Interference;
+class ReservationStore;
 class TaskRouter;
 
 // Large transfers move in pieces of this size.
@@ -76,6 +78,7 @@ struct LogicalUnitOptions {
   std::uint32_t maximum_unmap_blocks = 1U << 20;
   std::uint32_t maximum_unmap_descriptors = 256;
   std::uint32_t maximum_write_same_blocks = 1U << 20;
+  std::vector<std::uint16_t> target_ports = {1};  // Relative identifiers: where it is served.
 };
 
 // The nexus as a router makes it; what a unit must know of it besides its identity.
@@ -96,6 +99,8 @@ class RoutedNexus final : public Nexus {
 // What a unit keeps for one nexus.
 struct NexusState {
   const TaskRouter* router = nullptr;
+  NexusPorts ports;
+  ReservedRights rights;  // By the persistent reservations of now.
   UnitAttentions attentions;
   bool prevents_removal = false;
   Error deferred_error = Error::kNone;  // A flush behind an IMMED command's status has failed.
@@ -124,7 +129,14 @@ class LogicalUnit {
   // Null: nobody; it is asked until the unit has gone.
   void set_interference(Interference* interference) noexcept { interference_ = interference; }
   const ModeParameters& mode_parameters() const noexcept { return modes_; }
+  // RESERVE; persistent reservations are apart.
   bool reserved() const noexcept { return reservation_.has_value(); }
+  const PersistentReservations& reservations() const noexcept { return persistent_.now; }
+  // Before it is used: with a store, which outlives the unit, they can be kept over a restart, and
+  // these were.
+  void restore_reservations(ReservationStore& store, PersistentReservations kept);
+  // As an operator wants: every registration and reservation has ended, and hosts hear it.
+  Task<Error> clear_reservations();
   // See BlockDevice.
   BufferList write_buffers(std::size_t byte_count) { return device_.write_buffers(byte_count); }
 
@@ -163,11 +175,12 @@ class LogicalUnit {
     bool force_unit_access = false;
     bool disable_page_out = false;
   };
-  enum class Victims : std::uint8_t { kOneTask, kNexus, kRouter, kEverybody };
+  enum class Victims : std::uint8_t { kOneTask, kNexus, kNexuses, kRouter, kEverybody };
   struct AbortScope {
     Victims victims = Victims::kEverybody;
     std::uint64_t nexus_id = 0;  // Whose commands, or who asks.
     std::uint64_t tag = 0;
+    std::span<const std::uint64_t> nexuses;  // The victims, in order, where nexus_id asks.
     const TaskRouter* router = nullptr;
     std::optional<std::uint32_t> before;  // Of the nexus, only what stands before it.
     bool by_device_server = false;        // The victims complete with ABORTED COMMAND.
@@ -191,6 +204,8 @@ class LogicalUnit {
 
   // task_management.cc
   Task<std::size_t> abort(AbortScope scope);
+  void tell_cleared(const AbortScope& scope);
+  Task<void> abort_preempted(std::vector<std::uint64_t> nexuses, std::uint64_t caller);
   static bool matches(const Command& command, const AbortScope& scope) noexcept;
   static void tell_aborts(Command& command);
   static void stop_waiting(AbortInProgress& abort) noexcept;
@@ -234,11 +249,14 @@ class LogicalUnit {
   Job report_luns(Command& command);
   Job mode_sense(Command& command);
   Job mode_select(Command& command);
-  Job reserve(Command& command);
-  Job release(Command& command);
   Job prevent_allow(Command& command);
   Job report_supported_opcodes(Command& command);
   Job report_supported_tmfs(Command& command);
+  // reservation_commands.cc
+  Job reserve(Command& command);
+  Job release(Command& command);
+  Job persistent_reserve_in(Command& command);
+  Job persistent_reserve_out(Command& command);
   // sbc.cc
   Job read_capacity_10(Command& command);
   Job read_capacity_16(Command& command);
@@ -257,6 +275,12 @@ class LogicalUnit {
   Job write_same(Command& command);
 
   // Pieces of handlers.
+  Outcome conflict() noexcept;
+  Outcome refuse(const ReserveRefusal& refusal);
+  std::optional<Outcome> answer_by_registrations(const Command& command);
+  bool name_ports(std::vector<std::string>& initiators) const;
+  Task<Outcome> reserve_persistently(Command& command, ReserveRequest request);
+  Task<Error> install(ReserveChange change, std::uint64_t caller);
   std::expected<Transfer, Outcome> decode_transfer(const Command& command, bool limit_length) const;
   std::optional<Outcome> check_range(Lba first, std::uint64_t block_count) const;
   Task<Completion> submit(Command& command, Operation operation, Extent extent, bool stable,
@@ -323,6 +347,12 @@ class LogicalUnit {
   PowerState power_ = PowerState::kActive;
   bool offline_ = false;
   std::optional<std::uint64_t> reservation_;  // RESERVE: the nexus that holds it.
+  struct {
+    PersistentReservations now;
+    ReservationStore* store = nullptr;  // Null: they end with the unit.
+    bool kept = false;                  // The store has some.
+    Mutex changing;
+  } persistent_;
 
   std::unordered_map<std::uint64_t, NexusState> nexuses_;
   std::uint64_t last_nexus_ = 0;  // The one looked up last, as most commands follow their like.

@@ -64,6 +64,7 @@ enum class Additional : std::uint16_t {
   kInvalidFieldInCdb = 0x2400,
   kLogicalUnitNotSupported = 0x2500,
   kInvalidFieldInParameterList = 0x2600,
+  kInvalidReleaseOfPersistentReservation = 0x2604,
   kWriteProtected = 0x2700,
   kSoftwareWriteProtected = 0x2702,
   kSpaceAllocationFailed = 0x2707,
@@ -90,6 +91,7 @@ enum class Additional : std::uint16_t {
   kOverlappedCommandsAttempted = 0x4E00,
   kMediumRemovalPrevented = 0x5302,
   kInsufficientResources = 0x5503,
+  kInsufficientRegistrationResources = 0x5504,
 };
 
 // Sense data as a value; encoded when it is sent.

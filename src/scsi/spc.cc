@@ -1,6 +1,5 @@
-// Primary commands (SPC-4 clause 6; RESERVE and RELEASE: SPC-2 clause 7): readiness, sense,
-// reservation, and what a unit says of its own abilities. INQUIRY and the mode commands have files
-// of their own.
+// Primary commands (SPC-4 clause 6): readiness, sense, and what a unit says of its own abilities.
+// INQUIRY, the mode commands and reservations have files of their own.
 #include <array>
 #include <vector>
 
@@ -52,18 +51,6 @@ Job LogicalUnit::report_luns(Command& command) {
   state_of(command).attentions.clear(UnitAttention::kReportedLunsChanged);
   router.luns_were_reported(command.nexus_id);
   co_return co_await return_parameters(command, luns, allocation_length);
-}
-
-// A reservation belongs to the nexus; its holder may reserve again.
-Job LogicalUnit::reserve(Command& command) {
-  reservation_ = command.nexus_id;
-  co_return Outcome{};
-}
-
-// Releasing what one does not hold changes nothing, and is no error.
-Job LogicalUnit::release(Command& command) {
-  if (reservation_ == command.nexus_id) reservation_.reset();
-  co_return Outcome{};
 }
 
 Job LogicalUnit::prevent_allow(Command& command) {

@@ -4,6 +4,7 @@
 // at most kAbortPatience, for the handlers to end. A handler that a device below does not let go is
 // given up: its command is completed without it and held until the device returns; as long as it
 // may still write, its extent is fenced (commands that overlap it get BUSY).
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,8 @@ bool LogicalUnit::matches(const Command& command, const AbortScope& scope) noexc
       return command.nexus_id == scope.nexus_id && command.tag == scope.tag;
     case Victims::kNexus:
       return command.nexus_id == scope.nexus_id;
+    case Victims::kNexuses:
+      return std::ranges::binary_search(scope.nexuses, command.nexus_id);
     case Victims::kRouter:
       return &static_cast<const RoutedNexus*>(command.nexus)->router() == scope.router;
     case Victims::kEverybody:
@@ -160,22 +163,36 @@ Task<void> LogicalUnit::abort_task_set(std::uint64_t nexus_id,
   co_await abort({.victims = Victims::kNexus, .nexus_id = nexus_id, .before = before});
 }
 
+// Those whose commands vanish without a status learn of it this way (SAM-5 5.14.1).
+void LogicalUnit::tell_cleared(const AbortScope& scope) {
+  if (modes_.task_aborted_status) return;
+  for (const CommandList* list : {&waiting_, &running_}) {
+    for (const Command* each = list->first(); each != nullptr; each = each->next_in_set) {
+      if (each->nexus_id == scope.nexus_id || !matches(*each, scope)) continue;
+      const auto found = nexuses_.find(each->nexus_id);
+      if (found == nexuses_.end()) continue;
+      found->second.attentions.establish(UnitAttention::kCommandsCleared);
+    }
+  }
+}
+
+// PREEMPT AND ABORT.
+Task<void> LogicalUnit::abort_preempted(std::vector<std::uint64_t> nexuses, std::uint64_t caller) {
+  if (!operations_.enter()) co_return;
+  const GateHold hold(operations_);
+  std::ranges::sort(nexuses);
+  const AbortScope scope{.victims = Victims::kNexuses, .nexus_id = caller, .nexuses = nexuses};
+  tell_cleared(scope);
+  co_await abort(scope);
+}
+
 Task<void> LogicalUnit::clear_task_set(std::uint64_t nexus_id,
                                        std::optional<std::uint32_t> before) {
   if (!operations_.enter()) co_return;
   const GateHold hold(operations_);
-  if (!modes_.task_aborted_status) {
-    // Those whose commands vanish without a status learn of it this way (SAM-5 5.14.1).
-    for (const CommandList* list : {&waiting_, &running_}) {
-      for (const Command* each = list->first(); each != nullptr; each = each->next_in_set) {
-        if (each->nexus_id == nexus_id) continue;
-        const auto found = nexuses_.find(each->nexus_id);
-        if (found == nexuses_.end()) continue;
-        found->second.attentions.establish(UnitAttention::kCommandsCleared);
-      }
-    }
-  }
-  co_await abort({.victims = Victims::kEverybody, .nexus_id = nexus_id, .before = before});
+  const AbortScope scope{.victims = Victims::kEverybody, .nexus_id = nexus_id, .before = before};
+  tell_cleared(scope);
+  co_await abort(scope);
 }
 
 void LogicalUnit::clear_commands() {

@@ -20,6 +20,12 @@ Additional additional_of(UnitAttention condition) noexcept {
       return Additional::kCapacityDataHasChanged;
     case UnitAttention::kModeParametersChanged:
       return Additional::kModeParametersChanged;
+    case UnitAttention::kReservationsPreempted:
+      return Additional::kReservationsPreempted;
+    case UnitAttention::kReservationsReleased:
+      return Additional::kReservationsReleased;
+    case UnitAttention::kRegistrationsPreempted:
+      return Additional::kRegistrationsPreempted;
     case UnitAttention::kCommandsCleared:
       return Additional::kCommandsClearedByAnotherInitiator;
     case UnitAttention::kReportedLunsChanged:

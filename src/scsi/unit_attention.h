@@ -20,6 +20,9 @@ enum class UnitAttention : std::uint8_t {
   kMediumMayHaveChanged,
   kCapacityChanged,
   kModeParametersChanged,
+  kReservationsPreempted,
+  kReservationsReleased,
+  kRegistrationsPreempted,
   kCommandsCleared,
   kReportedLunsChanged,
   kThinSoftThreshold,
@@ -34,9 +37,12 @@ class UnitAttentions {
 
   void establish(UnitAttention condition) noexcept {
     if (condition <= UnitAttention::kLogicalUnitReset) {
-      // What a reset undoes need not be told any more; the list of LUNs is not undone by it.
+      // What a reset undoes need not be told any more; the list of LUNs and persistent
+      // reservations are not undone by it.
       pending_ &= bit(UnitAttention::kReportedLunsChanged) | bit(UnitAttention::kPowerOn) |
-                  bit(UnitAttention::kHardReset);
+                  bit(UnitAttention::kHardReset) | bit(UnitAttention::kReservationsPreempted) |
+                  bit(UnitAttention::kReservationsReleased) |
+                  bit(UnitAttention::kRegistrationsPreempted);
     }
     pending_ |= bit(condition);
   }
