@@ -44,6 +44,7 @@ void add_volume_commands(CLI::App& app, Settings& settings);
 void add_snapshot_commands(CLI::App& app, Settings& settings);
 void add_target_commands(CLI::App& app, Settings& settings);
 void add_portal_commands(CLI::App& app, Settings& settings);
+void add_reservation_commands(CLI::App& app, Settings& settings);
 void add_session_commands(CLI::App& app, Settings& settings);
 void add_access_commands(CLI::App& app, Settings& settings);
 void add_apply_command(CLI::App& app, Settings& settings);

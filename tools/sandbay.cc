@@ -122,6 +122,7 @@ void add_commands(CLI::App& app, Settings& settings) {
   add_snapshot_commands(app, settings);
   add_target_commands(app, settings);
   add_portal_commands(app, settings);
+  add_reservation_commands(app, settings);
   add_session_commands(app, settings);
   add_access_commands(app, settings);
   add_task_commands(app, settings);

@@ -176,6 +176,8 @@ Task<RunningGroup::Outcome> RunningGroup::load(Loaded* loaded) {
     if (!record) co_return std::unexpected(fmt::format("metadata {} {}", key, record.error()));
     schedules_[record->uuid] = std::move(*record);
   }
+  const auto book = co_await reservations_.load();
+  if (!book) co_return std::unexpected(book.error());
   auto intents = co_await load_all(std::string(kIntentPrefix));
   if (!intents) co_return std::unexpected(intents.error());
   loaded->intents = std::move(*intents);

@@ -10,6 +10,7 @@
 #include "group/pool_records.h"
 #include "group/record_json.h"
 #include "group/records.h"
+#include "group/reservation_book.h"
 
 namespace sandbay::group {
 
@@ -107,6 +108,7 @@ std::string damage_of(const metadata::Entry& entry) {
   if (key.starts_with(kSnapshotPrefix)) return judge(decode_snapshot(value));
   if (key.starts_with(kSchedulePrefix)) return judge(decode_schedule(value));
   if (key.starts_with(kSetPrefix)) return judge(decode_set(value));
+  if (key.starts_with(kReservationPrefix)) return judge(decode_reservations(value));
   if (key == kGroupKey) return judge(decode_group(value));
   return {};
 }

@@ -6,6 +6,7 @@
 #include "group/configuration.h"
 #include "group/pool_records.h"
 #include "group/records.h"
+#include "group/reservation_book.h"
 
 namespace sandbay::group {
 
@@ -52,6 +53,7 @@ std::string ImportRules::judge(const metadata::Entry& entry) {
   if (key.starts_with(kPoolPrefix)) return mistake_in(decode_pool(value));
   if (key.starts_with(kSnapshotPrefix)) return mistake_in_snapshot(value);
   if (key.starts_with(kSchedulePrefix)) return mistake_in(decode_schedule(value));
+  if (key.starts_with(kReservationPrefix)) return mistake_in(decode_reservations(value));
   return {};
 }
 

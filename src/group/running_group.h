@@ -28,6 +28,7 @@
 #include "group/pool_records.h"
 #include "group/pools.h"
 #include "group/records.h"
+#include "group/reservation_book.h"
 #include "group/set_exports.h"
 #include "group/shared_answer.h"
 #include "group/snapshot_table.h"
@@ -92,6 +93,8 @@ class RunningGroup final : public Group {
   Task<Answer<void>> request_negotiation(std::uint16_t tsih, Duration within) override;
 
   // cache_operations.cc
+  Task<Answer<ReservationsInfo>> list_reservations(std::string volume) override;
+  Task<Answer<void>> clear_reservations(std::string volume) override;
   Task<CacheInfo> show_cache() override;
   Task<Answer<void>> flush_cache(std::string set) override;
   Task<Answer<DiscardedWrites>> discard_writes(std::string set, std::string confirmed) override;
@@ -350,7 +353,7 @@ class RunningGroup final : public Group {
 
   // pool_volumes.cc
   // What a volume's caches and streams are.
-  ArrayFacts array_facts() const;
+  ArrayFacts array_facts();
   PoolGround ground_of(std::unique_ptr<pool::PoolVolume> volume) const;
   // Decides what the request leaves open; why that cannot be.
   std::optional<Refusal> settle_choices(CreateVolumeRequest& request) const;
@@ -412,6 +415,9 @@ class RunningGroup final : public Group {
   // cache_operations.cc
   // The cache names volumes and online snapshots by them: after each change of either.
   void tell_places();
+  Answer<std::shared_ptr<Volume>> with_unit(const std::string& name) const;
+  Task<Answer<ReservationsInfo>> reservations_now(std::string name);
+  Task<Answer<void>> clear_reservations_now(std::string name);
   Task<CacheInfo> cache_now();
   Task<Answer<void>> flush_cache_now(std::string set);
   Task<Answer<DiscardedWrites>> discard_writes_now(std::string set, std::string confirmed);
@@ -521,6 +527,7 @@ class RunningGroup final : public Group {
   GroupRecord identity_;
   TimePoint started_;
   std::vector<PortalInfo> portals_;  // As they were opened.
+  ReservationBook reservations_{store_};
   EventLog events_;
   AuditLog audit_;
   std::uint64_t import_bytes_ = 0;    // Of an import that has begun: what is there.

@@ -24,6 +24,7 @@
 #include "group/pool_info.h"
 #include "group/portal_info.h"
 #include "group/records.h"
+#include "group/reservation_info.h"
 #include "group/snapshot_info.h"
 #include "iscsi/target_server.h"
 #include "runtime/clock.h"
@@ -291,6 +292,11 @@ class Service {
   // `full_copy` everything is copied in the background.
   virtual Task<Answer<CreatedVolume>> clone_snapshot(SnapshotName snapshot, std::string name,
                                                      bool full_copy) = 0;
+
+  // Registrations and reservations of a volume, or of a snapshot that is online. Clearing ends all
+  // of them; hosts hear it.
+  virtual Task<Answer<ReservationsInfo>> list_reservations(std::string volume) = 0;
+  virtual Task<Answer<void>> clear_reservations(std::string volume) = 0;
 
   virtual Task<CacheInfo> show_cache() = 0;
   // Brings everything that was acknowledged to the drives of a set, or with an empty name of all.

@@ -332,6 +332,7 @@ Task<Answer<void>> RunningGroup::drop_snapshot(Uuid uuid) {
   }
   metadata::Batch batch;
   batch.erase(snapshot_key(uuid));
+  reservations_.erase(uuid, batch);
   const Error error = co_await remove_from_map(pool, {uuid}, std::move(batch));
   if (error != Error::kNone) co_return failed(unwritten(error));
   forget_snapshot(uuid, pool);
@@ -342,6 +343,7 @@ void RunningGroup::forget_snapshot(const Uuid& uuid, ServedPool* pool) {
   if (pool != nullptr) pool->forget_branch(uuid);
   if (pool != nullptr) pool->forget_snapshot(uuid);
   identifiers_.release(uuid);
+  reservations_.forget(uuid);
   snapshots_.erase(uuid);
 }
 
@@ -368,6 +370,7 @@ Task<Error> RunningGroup::drop_oldest(Uuid volume, ServedPool* pool) {
 // The keys of a snapshot that is withdrawn.
 void RunningGroup::erase_snapshot(metadata::Batch& batch, const SnapshotRecord& record) const {
   batch.erase(snapshot_key(record.uuid));
+  reservations_.erase(record.uuid, batch);
   if (record.online && !stays(record.target)) batch.erase(target_key(record.target));
 }
 

@@ -16,6 +16,7 @@
 #include "fault/engine.h"
 #include "group/door.h"
 #include "group/log.h"
+#include "group/reservation_book.h"
 #include "group/unit_faults.h"
 #include "group/units.h"
 #include "group/volume_front.h"
@@ -82,6 +83,7 @@ scsi::LogicalUnitOptions unit_options(const VolumeRecord& record, const ArrayFac
   options.array_label = array.label;
   options.array_id = array.id;
   options.personality = array.personality;
+  options.target_ports = array.target_ports;
   options.thin = s.thin;
   options.write_cache_enabled = s.write_cache;
   // Hosts that share a volume see at once which commands another host's reset has ended. Arrays
@@ -168,6 +170,10 @@ void Volume::finish_opening(cache::StreamBudget* streams) {
   }
   unit_ = std::make_unique<scsi::LogicalUnit>(*device_, unit_options(record_, array_));
   unit_->set_offline(!record_.online);
+  if (array_.reservations != nullptr) {
+    reservations_ = array_.reservations->part(record_.uuid);
+    unit_->restore_reservations(*reservations_, array_.reservations->of(record_.uuid));
+  }
   if (array_.faults == nullptr) return;
   faults_ = std::make_unique<UnitFaults>(*array_.faults->post(*home_), name());
   unit_->set_interference(faults_.get());

@@ -41,6 +41,7 @@ class PoolVolume;
 namespace sandbay::group {
 
 class Door;
+class ReservationBook;
 class UnitFaults;
 class VolumeFront;
 
@@ -65,7 +66,9 @@ struct ArrayFacts {
   const scsi::Personality* personality = nullptr;  // Null: there are no vendor pages.
   std::string label;
   std::array<std::uint8_t, 16> id{};
-  fault::FaultEngine* faults = nullptr;  // Null: its units do not break on command.
+  fault::FaultEngine* faults = nullptr;     // Null: its units do not break on command.
+  ReservationBook* reservations = nullptr;  // Null: none outlives the daemon.
+  std::vector<std::uint16_t> target_ports;  // Relative identifiers.
 };
 
 // Why a volume's device could not be opened.
@@ -187,6 +190,7 @@ class Volume {
   std::unique_ptr<VolumeFront> front_;             // On all of these.
   std::unique_ptr<cache::ReadAhead> read_ahead_;   // What stands on that, if anything.
   std::unique_ptr<UnitFaults> faults_;             // Null: rules do not strike the unit.
+  std::unique_ptr<scsi::ReservationStore> reservations_;
   std::unique_ptr<scsi::LogicalUnit> unit_;
   std::shared_ptr<Flush> flush_;  // Of flush() or close(): one in its life.
 };

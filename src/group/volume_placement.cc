@@ -253,15 +253,22 @@ Task<bool> RunningGroup::leave_places() {
   co_return quiet;
 }
 
-ArrayFacts RunningGroup::array_facts() const {
+ArrayFacts RunningGroup::array_facts() {
   const IdentityConfiguration& identity = configuration_.identity;
+  std::vector<std::uint16_t> ports;  // One a portal group.
+  for (const PortalConfiguration& portal : configuration_.portals) {
+    if (std::ranges::find(ports, portal.group_tag) == ports.end())
+      ports.push_back(portal.group_tag);
+  }
   return {.vendor = identity.vendor,
           .product = identity.product,
           .revision = identity.revision,
           .personality = identity.personality,
           .label = configuration_.group_name,
           .id = identity.array,
-          .faults = members_->first().faults()};
+          .faults = members_->first().faults(),
+          .reservations = &reservations_,
+          .target_ports = std::move(ports)};
 }
 
 Task<Volume::Opened> RunningGroup::open_device(VolumeRecord record, Volume::Opening opening) {

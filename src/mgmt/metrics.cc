@@ -100,6 +100,11 @@ void add_volumes(Text& text, const std::vector<group::VolumeInfo>& volumes) {
   text.family("sandbay_volume_reservation_conflicts_total", "counter",
               "Commands answered RESERVATION CONFLICT.");
   by_volume([](const auto& volume) { return volume.counters.reservation_conflicts; });
+  text.family("sandbay_volume_registrations", "gauge",
+              "Nexuses that are registered for persistent reservations.");
+  by_volume([](const auto& volume) { return volume.counters.registrations; });
+  text.family("sandbay_volume_reserved", "gauge", "1 while a host has reserved the volume.");
+  by_volume([](const auto& volume) { return volume.counters.reserved ? 1 : 0; });
 }
 
 std::string session_label(const iscsi::SessionInfo& session) {

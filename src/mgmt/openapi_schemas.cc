@@ -260,6 +260,20 @@ const std::string_view kSchemas = R"json({
   "commands_in_flight": {"type": "integer"}}},
 "SessionList": {"type": "object", "required": ["sessions"], "properties": {
   "sessions": {"type": "array", "items": {"$ref": "#/components/schemas/Session"}}}},
+"Registration": {"type": "object", "required": ["initiator_port", "target_port", "key", "holder"],
+  "properties": {
+  "initiator_port": {"type": "string", "description": "Its name, \",i,\" and its ISID."},
+  "target_port": {"type": "integer", "description": "Relative target port identifier."},
+  "key": {"type": "string", "description": "0x and sixteen hexadecimal digits."},
+  "holder": {"type": "boolean"}}},
+"Reservations": {"type": "object", "required": ["volume", "type", "generation", "kept",
+  "reserved_by_reserve", "registrations"], "properties": {
+  "volume": {"type": "string"},
+  "type": {"type": "string", "description": "none, or as SPC-4 names it."},
+  "generation": {"type": "integer", "description": "PRGENERATION."},
+  "kept": {"type": "boolean", "description": "They outlive the daemon (APTPL)."},
+  "reserved_by_reserve": {"type": "boolean", "description": "By RESERVE of SPC-2."},
+  "registrations": {"type": "array", "items": {"$ref": "#/components/schemas/Registration"}}}},
 "OpenApi": {"type": "object", "description": "An OpenAPI 3 document."}
 })json";
 

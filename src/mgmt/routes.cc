@@ -21,6 +21,7 @@
 #include "mgmt/pool_routes.h"
 #include "mgmt/replies.h"
 #include "mgmt/requests.h"
+#include "mgmt/reservation_routes.h"
 #include "mgmt/route.h"
 #include "mgmt/snapshot_routes.h"
 
@@ -333,6 +334,7 @@ std::vector<Route> all_routes() {
   std::ranges::copy(hardware_routes(), std::back_inserter(all));
   std::ranges::copy(fault_routes(), std::back_inserter(all));
   std::ranges::copy(cache_routes(), std::back_inserter(all));
+  std::ranges::copy(reservation_routes(), std::back_inserter(all));
   std::ranges::copy(member_routes(), std::back_inserter(all));
   std::ranges::copy(pool_routes(), std::back_inserter(all));
   std::ranges::copy(snapshot_routes(), std::back_inserter(all));

@@ -1,0 +1,59 @@
+// Reservations that hosts have at a volume: who is registered, who holds one, and their end.
+#include "mgmt/reservation_routes.h"
+
+#include <fmt/core.h>
+
+#include "mgmt/replies.h"
+
+namespace sandbay::mgmt {
+
+namespace {
+
+using nlohmann::json;
+
+json document_of(const group::ReservationsInfo& info) {
+  json registrations = json::array();
+  for (const group::RegistrationInfo& each : info.registrations) {
+    registrations.push_back({{"initiator_port", each.initiator_port},
+                             {"target_port", each.target_port},
+                             {"key", fmt::format("{:#018x}", each.key)},
+                             {"holder", each.holder}});
+  }
+  return {{"volume", info.volume},
+          {"type", info.type},
+          {"generation", info.generation},
+          {"kept", info.kept},
+          {"reserved_by_reserve", info.reserved_by_reserve},
+          {"registrations", std::move(registrations)}};
+}
+
+Reply list_reservations(Backend& backend, const Call& call) {
+  const auto info = backend.run(backend.service().list_reservations(call.parameters.at("name")));
+  return info ? ok(document_of(*info)) : refused(info.error());
+}
+
+Reply clear_reservations(Backend& backend, const Call& call) {
+  return answer(backend.run(backend.service().clear_reservations(call.parameters.at("name"))));
+}
+
+}  // namespace
+
+std::vector<Route> reservation_routes() {
+  return {{.method = "GET",
+           .path = "/api/v1/volumes/{name}/reservations",
+           .operation = "listReservations",
+           .summary = "List who is registered at a volume, and who has reserved it",
+           .response_schema = "Reservations",
+           .refusals = {404, 409},
+           .handle = list_reservations},
+          {.method = "DELETE",
+           .path = "/api/v1/volumes/{name}/reservations",
+           .operation = "clearReservations",
+           .summary = "End every registration and reservation of a volume",
+           .description = "Hosts get the unit attention RESERVATIONS PREEMPTED.",
+           .success = 204,
+           .refusals = {404, 409, 500},
+           .handle = clear_reservations}};
+}
+
+}  // namespace sandbay::mgmt
