@@ -58,6 +58,7 @@ class Reply:
         sense = b'' if self.data or len(data) < 2 else data[2:]
         if header[0] & 0x3f == wire.SCSI_RESPONSE and header[3] != CHECK_CONDITION:
             sense = b''
+        self.sense = sense
         self.key = sense[2] & 0xf if len(sense) > 13 else 0
         self.additional = sense[12] << 8 | sense[13] if len(sense) > 13 else 0
         self.residual = int.from_bytes(header[44:48], 'big')

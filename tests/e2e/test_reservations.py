@@ -3,6 +3,7 @@ each as commands of two hosts, of which one dies; what outlives the daemon; and 
 import struct
 import urllib.request
 
+import sg
 from host import CHECK_CONDITION, GOOD, RESERVATION_CONFLICT, TEST_UNIT_READY, Host
 
 REGISTER, RESERVE, RELEASE, CLEAR, PREEMPT, PREEMPT_AND_ABORT, REGISTER_AND_IGNORE = range(7)
@@ -170,3 +171,34 @@ def test_the_operator_sees_and_clears_reservations(t):
     daemon.kill()
     daemon.start()
     must(t, keys(log_in(t, daemon, A)), [], 'after a restart')
+
+
+def test_sg_persist_reads_what_we_say(t):
+    daemon = t.daemon()
+    host, other = log_in(t, daemon, A), log_in(t, daemon, B)
+    disk, second = sg.Device(t, host), sg.Device(t, other)
+    said = disk.run('sg_persist', '--in', '--report-capabilities')
+    for word in ('Compatible Reservation Handling(CRH): 1',
+                 'Persist Through Power Loss Capable(PTPL_C): 1',
+                 'Write Exclusive, All Registrants: 1', 'Exclusive Access, Registrants Only: 1'):
+        t.check(word.lower() in said.lower(), said)
+    disk.run('sg_persist', '--out', '--register', '--param-sark=abc')
+    second.run('sg_persist', '--out', '--register-ignore', '--param-sark=def', '--param-aptpl')
+    disk.run('sg_persist', '--out', '--reserve', '--param-rk=abc', '--prout-type=5')
+    said = second.run('sg_persist', '--in', '--read-reservation')
+    for word in ('Key=0xabc', 'Write Exclusive, registrants only'):
+        t.check(word.lower() in said.lower(), said)
+    said = second.run('sg_persist', '--in', '--read-full-status')
+    for word in ('Key=0xabc', 'Key=0xdef', f'{A},i,0x', f'{B},i,0x', '<< Reservation holder >>'):
+        t.check(word.lower() in said.lower(), said)
+    done = second.run('sg_persist', '--out', '--reserve', '--param-rk=def', '--prout-type=5',
+                      ok=False)
+    t.check('reservation conflict' in done.stdout.lower(), done.stdout)
+    second.run('sg_persist', '--out', '--preempt-abort', '--param-rk=def', '--param-sark=abc',
+               '--prout-type=6')
+    said = second.run('sg_persist', '--in', '--read-keys')
+    t.check('1 registered reservation key' in said and '0xdef' in said, said)
+    said = second.run('sg_opcodes')
+    for word in ('Persistent reserve in, read full status',
+                 'Persistent reserve out, register and move'):
+        t.check(word.lower() in said.lower(), said)
