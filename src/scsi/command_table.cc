@@ -56,6 +56,8 @@ constexpr Usage blocks_16(std::uint8_t flags, std::uint8_t last = kGroup) {
 constexpr Usage kCapacity10{0, kAny, kAny, kAny, kAny, 0, 0, 0x01};
 constexpr Usage kUnmapUsage{0, 0, 0, 0, 0, kGroup, kAny, kAny};
 constexpr Usage kReportOpcodes{0x1F, 0x87, kAny, kAny, kAny, kAny, kAny, kAny, kAny};
+constexpr Usage kCompareAndWrite{kDpoFua, kAny, kAny, kAny, kAny, kAny, kAny,
+                                 kAny,    kAny, 0,    0,    0,    kAny, kGroup};
 constexpr Usage kReserveIn{0x1F, 0, 0, 0, 0, 0, kAny, kAny};
 constexpr Usage kReserveOut{0x1F, kAny, 0, 0, kAny, kAny, kAny, kAny};
 constexpr Usage kReportTmfs{0x1F, 0x80, 0, 0, 0, kAny, kAny, kAny, kAny};
@@ -126,7 +128,10 @@ struct CommandHandlers {
     Row{0x5F, 7, 10, kOther, kReserves, "PERSISTENT RESERVE OUT, REGISTER AND MOVE",
         kReserveOut, &Unit::persistent_reserve_out},
     Row{0x88, 0, 16, kRead, 0, "READ(16)", blocks_16(kDpoFua), &Unit::read},
+    Row{0x89, 0, 16, kWrite, kWrites, "COMPARE AND WRITE", kCompareAndWrite,
+        &Unit::compare_and_write},
     Row{0x8A, 0, 16, kWrite, kWrites, "WRITE(16)", blocks_16(kDpoFua), &Unit::write},
+    Row{0x8B, 0, 16, kWrite, kWrites, "ORWRITE", blocks_16(kDpoFua), &Unit::or_write},
     Row{0x8E, 0, 16, kWrite, kWrites, "WRITE AND VERIFY(16)",
         blocks_16(kCheck), &Unit::write_and_verify},
     Row{0x8F, 0, 16, kVerify, 0, "VERIFY(16)", blocks_16(kCheck), &Unit::verify},

@@ -151,6 +151,7 @@ std::size_t LogicalUnit::device_identification(const NexusIdentity& nexus,
 std::size_t LogicalUnit::block_limits(std::span<std::byte> page) const {
   const Geometry& blocks = geometry();
   const std::uint64_t most = options_.maximum_transfer_bytes / blocks.block_bytes;
+  page[1] = static_cast<std::byte>(most_compared_blocks());
   put_big_endian(page, 2, static_cast<std::uint16_t>(blocks_per_physical()));
   put_big_endian(page, 4, static_cast<std::uint32_t>(std::min<std::uint64_t>(most, ~0U)));
   put_big_endian(page, 8, blocks.optimal_io_blocks);

@@ -198,6 +198,12 @@ Task<Completion> LogicalUnit::submit(Command& command, Operation operation, Exte
                                      bool stable, bool disable_page_out, BufferList data) {
   const bool changes = operation == Operation::kWrite || operation == Operation::kUnmap ||
                        operation == Operation::kWriteZeroes;
+  std::optional<Turn> turn;
+  if (changes && !turns_.empty() && !has_turn(command)) {
+    turn.emplace(*this, command, extent);
+    const bool come = co_await turn->come();
+    if (!come) co_return Completion{.error = Error::kCancelled};
+  }
   if (changes && !held_.empty() && fenced(extent)) co_return Completion{.error = Error::kNoMemory};
   if (changes) {
     command.writing = extent;
@@ -214,7 +220,7 @@ Task<Completion> LogicalUnit::submit(Command& command, Operation operation, Exte
   command.lent = request.data.byte_count();
   Completion completion = co_await device_.submit(std::move(request));
   command.lent = 0;
-  command.writing = {};
+  change_ended(command);
   if (cached) cached_change_ended(command, completion.error);
   co_return completion;
 }

@@ -185,6 +185,22 @@ class LogicalUnit {
     std::optional<std::uint32_t> before;  // Of the nexus, only what stands before it.
     bool by_device_server = false;        // The victims complete with ABORTED COMMAND.
   };
+  // A command's claim on blocks that it is about to change; see atomic.cc. In the command's frame.
+  class Turn {
+   public:
+    Turn(LogicalUnit& unit, Command& command, const Extent& extent);
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    ~Turn();
+    Task<bool> come();  // False: the command is aborted.
+    bool is_of(const Command& other) const noexcept { return &command_ == &other; }
+
+   private:
+    bool has_come() const noexcept;
+    LogicalUnit& unit_;
+    Command& command_;
+    Extent extent_;
+  };
   enum class PowerState : std::uint8_t { kActive, kStopped, kEjected };
   static constexpr std::size_t kMostInBackground = 8;
 
@@ -270,6 +286,9 @@ class LogicalUnit {
   // verify.cc
   Job verify(Command& command);
   Job write_and_verify(Command& command);
+  // atomic.cc
+  Job compare_and_write(Command& command);
+  Job or_write(Command& command);
   // provisioning.cc
   Job unmap(Command& command);
   Job write_same(Command& command);
@@ -297,6 +316,13 @@ class LogicalUnit {
   Task<Outcome> verify_piece(Command& command, Extent extent, BufferList expected, bool repeated);
   Task<Outcome> write_and_verify_pieces(Command& command, Transfer transfer, std::uint64_t usable,
                                         bool compare);
+  bool has_turn(const Command& command) const noexcept;
+  void drop_turns(const Command& command) noexcept;
+  std::uint64_t most_compared_blocks() const noexcept;
+  Task<Completion> read_before(Command& command, Extent extent);
+  Task<Outcome> compare_then_write(Command& command, Transfer transfer, BufferList expected,
+                                   BufferList data);
+  Task<Outcome> merge_piece(Command& command, Transfer transfer, Extent extent, BufferList data);
   Task<Outcome> fill(Command& command, Transfer transfer, BufferList block);
   Task<Outcome> clear(Command& command, Extent extent, Operation operation);
   Task<Outcome> unmap_listed(Command& command, BufferList list, std::size_t descriptor_count);
@@ -313,6 +339,12 @@ class LogicalUnit {
   Writers::Flush begin_flush(const Extent& extent) const noexcept;
   void cancel_background();
   void cached_change_ended(const Command& command, Error error);
+  // The device may not change blocks for it any more.
+  void change_ended(Command& command) {
+    command.writing = {};
+    if (!turns_.empty()) [[unlikely]]
+      turn_ended_.notify_all();
+  }
   Task<Error> take_write_cache_away(Command& command);
   std::size_t mode_data(const Command& command, std::span<std::byte> target,
                         std::optional<Outcome>& refused) const;
@@ -368,7 +400,9 @@ class LogicalUnit {
   bool starting_waiters_ = false;
   bool closed_ = false;
   Interference* interference_ = nullptr;
-  Gate background_;  // What goes on behind IMMED commands:
+  std::vector<Turn*> turns_;  // The oldest first.
+  Condition turn_ended_;      // Or a change of the device, while there are turns.
+  Gate background_;           // What goes on behind IMMED commands:
   std::vector<Cancellation*> in_background_;
   bool flushing_ = false;
   std::optional<Extent> next_flush_;  // Behind the one that runs.

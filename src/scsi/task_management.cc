@@ -139,6 +139,7 @@ void LogicalUnit::give_up(Command& command) {
   leave_set(command);
   command.completed = true;
   held_.push_back(command);
+  drop_turns(command);
   command.lent_held = command.lent;
   held_bytes_ += command.lent_held;
   const Outcome outcome = aborted_outcome(command);

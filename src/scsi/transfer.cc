@@ -224,6 +224,12 @@ Job LogicalUnit::write(Command& command) {
   if (!data) co_return transport_failure(data.error());
   if (command.aborted) co_return Outcome{};
   assert(data->byte_count() == *usable);
+  std::optional<Turn> turn;
+  if (!turns_.empty()) [[unlikely]] {
+    turn.emplace(*this, command, Extent{transfer.extent.first, blocks});
+    const bool come = co_await turn->come();
+    if (!come) co_return Outcome{};
+  }
   // As in submit(): while the data were on their way, things may have changed.
   if (!held_.empty() && fenced({transfer.extent.first, blocks})) {
     co_return Outcome{.status = Status::kBusy};
@@ -239,7 +245,7 @@ Job LogicalUnit::write(Command& command) {
                                .extent = {transfer.extent.first, blocks},
                                .data = std::move(*data),
                                .cancellation = &command.cancellation});
-  command.writing = {};
+  change_ended(command);
   command.lent = 0;
   if (!stable) cached_change_ended(command, completion.error);
   command.moved = *usable;

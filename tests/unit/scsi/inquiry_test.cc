@@ -135,7 +135,7 @@ Task<void> limits(Bench& bench) {
   CHECK(big_endian<std::uint32_t>(page.data, 20) == 1U << 20U);  // UNMAP blocks
   CHECK(big_endian<std::uint32_t>(page.data, 24) == 256);        // UNMAP descriptors
   CHECK(big_endian<std::uint64_t>(page.data, 36) == 1U << 20U);  // WRITE SAME
-  CHECK(page.in(5) == 0);                                        // COMPARE AND WRITE
+  CHECK(page.in(5) == 255);                                      // COMPARE AND WRITE
 }
 
 Task<void> provisioning_page_thin(Bench& bench) {

@@ -1,0 +1,174 @@
+// Commands that read and write blocks in one step: COMPARE AND WRITE (SBC-3 5.2) and ORWRITE
+// (SBC-3 5.9).
+//
+// A turn is a command's claim on blocks that it is about to change: of turns that overlap, the
+// oldest is first, and it waits until the device has ended every change there. Commands that only
+// write need no turn while nobody has one. Data are received before a turn is asked for, so a peer
+// that is slow holds up nobody.
+#include <algorithm>
+#include <span>
+
+#include "scsi/command_table.h"
+#include "scsi/logical_unit.h"
+
+namespace sandbay::scsi {
+
+namespace {
+
+// Ends a wait for a condition when the command is cancelled.
+struct Waking final : Cancellation::Hook {
+  Waking(Cancellation& cancellation, Condition& of)
+      : Hook(&cancellation, [](Hook& hook) { static_cast<Waking&>(hook).condition.notify_all(); }),
+        condition(of) {}
+  Condition& condition;
+};
+
+// Where two lists of the same length differ first.
+std::optional<std::uint64_t> first_difference(const BufferList& left, const BufferList& right) {
+  if (left.equals(right)) return std::nullopt;
+  std::vector<std::byte> a(left.byte_count());
+  std::vector<std::byte> b(right.byte_count());
+  left.copy_to(a);
+  right.copy_to(b);
+  return static_cast<std::uint64_t>(std::ranges::mismatch(a, b).in1 - a.begin());
+}
+
+void merge(const BufferList& data, std::span<std::byte> into) {
+  std::vector<std::byte> bytes(data.byte_count());
+  data.copy_to(bytes);
+  for (std::size_t i = 0; i < bytes.size(); ++i) into[i] |= bytes[i];
+}
+
+}  // namespace
+
+LogicalUnit::Turn::Turn(LogicalUnit& unit, Command& command, const Extent& extent)
+    : unit_(unit), command_(command), extent_(extent) {
+  unit_.turns_.push_back(this);
+}
+
+LogicalUnit::Turn::~Turn() {
+  std::erase(unit_.turns_, this);
+  unit_.turn_ended_.notify_all();
+}
+
+bool LogicalUnit::Turn::has_come() const noexcept {
+  for (const Turn* each : unit_.turns_) {
+    if (each == this) break;
+    if (each->extent_.overlaps(extent_)) return false;
+  }
+  for (const Command* each = unit_.running_.first(); each != nullptr; each = each->next_in_set) {
+    if (each != &command_ && each->writing.overlaps(extent_)) return false;
+  }
+  return true;
+}
+
+Task<bool> LogicalUnit::Turn::come() {
+  const Waking waking(command_.cancellation, unit_.turn_ended_);
+  while (!command_.aborted && !has_come()) co_await unit_.turn_ended_.wait();
+  co_return !command_.aborted;
+}
+
+bool LogicalUnit::has_turn(const Command& command) const noexcept {
+  return std::ranges::any_of(turns_, [&](const Turn* each) { return each->is_of(command); });
+}
+
+// It has been given up, and what it may still change is fenced.
+void LogicalUnit::drop_turns(const Command& command) noexcept {
+  const auto dropped =
+      std::erase_if(turns_, [&](const Turn* each) { return each->is_of(command); });
+  if (dropped != 0) turn_ended_.notify_all();
+}
+
+std::uint64_t LogicalUnit::most_compared_blocks() const noexcept {
+  return std::min<std::uint64_t>(255, piece_blocks_);
+}
+
+// The blocks before, which only this command may change.
+Task<Completion> LogicalUnit::read_before(Command& command, Extent extent) {
+  BufferList room = co_await home_.buffers().allocate(extent.byte_count(geometry().block_bytes));
+  if (command.aborted) co_return Completion{.error = Error::kCancelled};
+  co_return co_await submit(command, Operation::kRead, extent, false, false, std::move(room));
+}
+
+Task<Outcome> LogicalUnit::compare_then_write(Command& command, Transfer transfer,
+                                              BufferList expected, BufferList data) {
+  Turn turn(*this, command, transfer.extent);
+  const bool come = co_await turn.come();
+  if (!come) co_return Outcome{};
+  const Completion before = co_await read_before(command, transfer.extent);
+  if (command.aborted) co_return Outcome{};
+  if (before.error != Error::kNone) co_return device_failure(before, Operation::kRead);
+  if (const auto offset = first_difference(expected, before.data)) {
+    co_return check_condition({.key = SenseKey::kMiscompare,
+                               .additional = Additional::kMiscompareDuringVerify,
+                               .information = *offset});
+  }
+  const Completion written =
+      co_await submit(command, Operation::kWrite, transfer.extent, transfer.force_unit_access,
+                      transfer.disable_page_out, std::move(data));
+  if (written.error != Error::kNone) co_return device_failure(written, Operation::kWrite);
+  co_return Outcome{};
+}
+
+Job LogicalUnit::compare_and_write(Command& command) {
+  const auto transfer = decode_transfer(command, true);
+  if (!transfer) co_return transfer.error();
+  const std::uint64_t byte_count = transfer->extent.byte_count(geometry().block_bytes);
+  if (command.data_out_length < 2 * byte_count) co_return incomplete_data_out(2 * byte_count);
+  // Where more data come, the halves are others than the initiator means.
+  const bool matches = command.data_out_length == 2 * byte_count;
+  if (!matches || transfer->length > most_compared_blocks()) co_return invalid_cdb(13);
+  if (transfer->length == 0) co_return Outcome{};
+  Result<BufferList> expected = co_await command.receive_data_out(byte_count);
+  if (!expected) co_return transport_failure(expected.error());
+  Result<BufferList> data = co_await command.receive_data_out(byte_count);
+  if (!data) co_return transport_failure(data.error());
+  command.moved = 2 * byte_count;
+  Outcome outcome =
+      co_await compare_then_write(command, *transfer, std::move(*expected), std::move(*data));
+  outcome.data_out_bytes = 2 * byte_count;
+  co_return outcome;
+}
+
+// One piece of ORWRITE.
+Task<Outcome> LogicalUnit::merge_piece(Command& command, Transfer transfer, Extent extent,
+                                       BufferList data) {
+  Turn turn(*this, command, extent);
+  const bool come = co_await turn.come();
+  if (!come) co_return Outcome{};
+  Completion before = co_await read_before(command, extent);
+  if (command.aborted) co_return Outcome{};
+  if (before.error != Error::kNone) co_return device_failure(before, Operation::kRead);
+  std::vector<std::byte> merged(before.data.byte_count());
+  before.data.copy_to(merged);
+  merge(data, merged);
+  BufferList result = co_await home_.buffers().allocate(merged.size());
+  result.copy_from(merged);
+  const Completion written =
+      co_await submit(command, Operation::kWrite, extent, transfer.force_unit_access,
+                      transfer.disable_page_out, std::move(result));
+  if (written.error != Error::kNone) co_return device_failure(written, Operation::kWrite);
+  co_return Outcome{};
+}
+
+Job LogicalUnit::or_write(Command& command) {
+  const auto transfer = decode_transfer(command, true);
+  if (!transfer) co_return transfer.error();
+  const std::uint32_t block_bytes = geometry().block_bytes;
+  const std::uint64_t called_for = transfer->extent.byte_count(block_bytes);
+  const auto usable = usable_data_out(command, called_for);
+  if (!usable) co_return usable.error();
+  Extent extent{transfer->extent.first, 0};
+  for (std::uint64_t left = *usable / block_bytes; left != 0; left -= extent.block_count) {
+    extent = {extent.end(), std::min(left, piece_blocks_)};
+    Result<BufferList> data = co_await command.receive_data_out(extent.byte_count(block_bytes));
+    if (!data) co_return transport_failure(data.error());
+    command.moved += data->byte_count();
+    Outcome outcome = co_await merge_piece(command, *transfer, extent, std::move(*data));
+    outcome.data_out_bytes = command.moved;
+    if (outcome.status != Status::kGood || command.aborted) co_return outcome;
+  }
+  co_return Outcome{.data_out_bytes = called_for};
+}
+
+}  // namespace sandbay::scsi
