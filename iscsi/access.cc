@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "iscsi/text.h"
+#include "runtime/utf8.h"
 #include "runtime/wildcards.h"
 
 namespace sandbay::iscsi {

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "iscsi/access.h"
+#include "runtime/utf8.h"
 
 namespace sandbay::iscsi {
 namespace {

@@ -68,22 +68,6 @@ std::optional<std::vector<std::byte>> decode_base64(std::string_view digits, std
   return bytes;
 }
 
-// The length of the UTF-8 sequence at the front of `text`; 0 if it is not one (RFC 3629).
-std::size_t utf8_sequence(std::string_view text) {
-  const auto byte = [&](std::size_t index) { return static_cast<unsigned char>(text[index]); };
-  const unsigned char lead = byte(0);
-  if (lead < 0x80) return 1;
-  const std::size_t length = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
-  if (lead < 0xc2 || lead > 0xf4 || text.size() < length) return 0;
-  for (std::size_t index = 1; index < length; ++index) {
-    if ((byte(index) & 0xc0U) != 0x80U) return 0;
-  }
-  // Overlong forms, surrogates, and what lies beyond U+10FFFF.
-  if ((lead == 0xe0 && byte(1) < 0xa0) || (lead == 0xed && byte(1) > 0x9f)) return 0;
-  if ((lead == 0xf0 && byte(1) < 0x90) || (lead == 0xf4 && byte(1) > 0x8f)) return 0;
-  return length;
-}
-
 }  // namespace
 
 std::string_view describe(TextError error) {
@@ -141,15 +125,6 @@ bool is_key_name(std::string_view name) {
 
 bool is_reserved_answer(std::string_view value) {
   return value == kRejectValue || value == kIrrelevant || value == kNotUnderstood;
-}
-
-bool is_utf8(std::string_view text) {
-  while (!text.empty()) {
-    const std::size_t length = utf8_sequence(text);
-    if (length == 0) return false;
-    text.remove_prefix(length);
-  }
-  return true;
 }
 
 std::optional<std::uint64_t> parse_number(std::string_view value) {

@@ -60,7 +60,6 @@ std::string format_text(std::span<const KeyValue> pairs);
 bool is_key_name(std::string_view name);
 // One of Reject, Irrelevant, NotUnderstood.
 bool is_reserved_answer(std::string_view value);
-bool is_utf8(std::string_view text);
 
 // numerical-value: decimal or 0x hexadecimal, below 2^64.
 std::optional<std::uint64_t> parse_number(std::string_view value);

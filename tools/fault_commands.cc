@@ -40,6 +40,7 @@ void add(const Settings& settings, const std::vector<std::string>& words) {
 
 void add_preset(const Settings& settings, const std::vector<std::string>& rules, bool only_show) {
   if (only_show) {
+    if (settings.json) return print_json({{"rules", rules}});
     for (const std::string& rule : rules) fmt::print("{}\n", rule);
     return;
   }
@@ -190,7 +191,8 @@ void list_kinds(const Settings& settings, const std::string& name) {
                                [&](const json& kind) { return kind.at("fault") != name; }),
                 kinds.end());
     if (kinds.empty()) {
-      throw Failure(fmt::format("fault {}: unknown; sandbay fault kinds lists them", name));
+      throw Failure(fmt::format("there is no fault {}; sandbay fault kinds lists them", name),
+                    Exit::kNotFound);
     }
   }
   if (settings.json) return print_json(answer);

@@ -22,6 +22,16 @@ std::string rule(const std::string& id, const std::string& volume, std::string_v
   return fmt::format("id={} at=lun:{} {}", id, volume, words);
 }
 
+// The volume in ids, which have 64 letters at most: of a long name the beginning, and a number that
+// is always the same.
+std::string label_of(const std::string& volume) {
+  constexpr std::size_t kLongest = 24;
+  if (volume.size() <= kLongest) return volume;
+  std::uint32_t number = 2166136261;  // FNV-1a.
+  for (const char c : volume) number = (number ^ static_cast<unsigned char>(c)) * 16777619U;
+  return fmt::format("{}-{:08x}", volume.substr(0, kLongest - 9), number);
+}
+
 std::optional<std::uint64_t> number_of(std::string_view text) {
   std::uint64_t number = 0;
   const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -46,10 +56,12 @@ bool add_blocks(std::string_view range, std::vector<std::uint64_t>& blocks) {
 
 std::vector<std::string> flaky_rules(const std::string& volume, const FlakyPreset& preset) {
   const std::string phases = fmt::format("up={} down={}", preset.up, preset.down);
-  const std::string id = "flaky." + volume;
-  if (preset.drop_writes) return {rule(id, volume, fmt::format("op=write {} do=lost", phases))};
-  const std::string_view operations =
-      preset.error_writes ? "write,unmap,write_zeroes" : kEverything;
+  const std::string id = "flaky." + label_of(volume);
+  constexpr std::string_view kWrites = "write,unmap,write_zeroes";
+  if (preset.drop_writes) {
+    return {rule(id, volume, fmt::format("op={} {} do=lost", kWrites, phases))};
+  }
+  const std::string_view operations = preset.error_writes ? kWrites : kEverything;
   return {rule(id, volume, fmt::format("op={} {} {}", operations, phases, kFails))};
 }
 
@@ -70,9 +82,9 @@ std::vector<std::string> dust_rules(const std::string& volume, const std::string
   for (const std::uint64_t block : bad) {
     const std::string written = fmt::format("dust.{}.{}", run, block);
     rules.push_back(
-        rule(fmt::format("dust.{}.{}", volume, block), volume,
+        rule(fmt::format("dust.{}.{}", label_of(volume), block), volume,
              fmt::format("op=read lba={}+1 state=!{} do=check key=3 code=11/00", block, written)));
-    rules.push_back(rule(fmt::format("dust.{}.{}.written", volume, block), volume,
+    rules.push_back(rule(fmt::format("dust.{}.{}.written", label_of(volume), block), volume,
                          fmt::format("op=write,write_zeroes lba={}+1 state=!{} do=nothing set={}",
                                      block, written, written)));
   }
@@ -84,7 +96,7 @@ std::vector<std::string> delay_rules(const std::string& volume, const DelayPrese
   const auto add = [&](std::string_view name, std::string_view operations,
                        const std::string& time) {
     if (time.empty()) return;
-    rules.push_back(rule(fmt::format("delay.{}.{}", volume, name), volume,
+    rules.push_back(rule(fmt::format("delay.{}.{}", label_of(volume), name), volume,
                          fmt::format("op={} do=slow latency={}", operations, time)));
   };
   add("read", "read", preset.read);
@@ -95,7 +107,7 @@ std::vector<std::string> delay_rules(const std::string& volume, const DelayPrese
 }
 
 std::vector<std::string> error_rules(const std::string& volume) {
-  return {rule("error." + volume, volume, fmt::format("op={} {}", kEverything, kFails))};
+  return {rule("error." + label_of(volume), volume, fmt::format("op={} {}", kEverything, kFails))};
 }
 
 }  // namespace sandbay::cli

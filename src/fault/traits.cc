@@ -70,7 +70,8 @@ constexpr std::array<Traits, kFaultCount> kTraits = {{
     {Fault::kMisdirectRead, "misdirect.read", Manner::kStrike, kDrives, kReads,
      "The data come from other blocks, with the same to= as misdirect.write."},
     {Fault::kLost, "lost", Manner::kStrike, kDrives | kLuns, kWrites,
-     "The write is acknowledged and not stored. At a LUN, the host's write."},
+     "The write is acknowledged and not stored. At a LUN these are a host's WRITE, WRITE SAME and "
+     "UNMAP; a command that the LUN would refuse is refused all the same."},
     {Fault::kTorn, "torn", Manner::kStrike, kDrives, kWrites,
      "The write is acknowledged and stored in part: keep=first:N, keep=last:N, keep=0,2,5 (by "
      "block) or keep=random."},
@@ -335,6 +336,7 @@ Manner manner(const Rule& rule) {
 
 std::uint8_t struck_operations(const Rule& rule) {
   std::uint8_t mask = traits(rule.fault).operations;
+  if (rule.fault == Fault::kLost && of_path(rule.at)) mask = kChanges | bit(Operation::kUnmap);
   if (rule.fault == Fault::kFlip) {
     if (rule.where == FlipPlace::kRead) mask = kReads;
     if (rule.where == FlipPlace::kWrite) mask = kWrites;

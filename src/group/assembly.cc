@@ -176,7 +176,10 @@ Task<RunningGroup::Outcome> RunningGroup::load(Loaded* loaded) {
     if (!record) co_return std::unexpected(fmt::format("metadata {} {}", key, record.error()));
     schedules_[record->uuid] = std::move(*record);
   }
-  const auto book = co_await reservations_.load();
+  std::set<Uuid> units;
+  for (const auto& [name, entry] : loaded->volumes) units.insert(entry.first.uuid);
+  for (const auto& [uuid, snapshot] : snapshots_) units.insert(uuid);
+  const auto book = co_await reservations_.load(std::move(units));
   if (!book) co_return std::unexpected(book.error());
   auto intents = co_await load_all(std::string(kIntentPrefix));
   if (!intents) co_return std::unexpected(intents.error());

@@ -142,6 +142,7 @@ Task<std::optional<Refusal>> RunningGroup::announce_checked(std::uint64_t byte_c
                       .message = fmt::format("import: {}", unwritten(error))};
   }
   import_announced_ = true;
+  reservations_.refuse_changes(true);
   events_.add({.severity = Severity::kWarning,
                .kind = "import",
                .text = "an export was imported: it takes the place of everything at the next "
@@ -162,6 +163,7 @@ Task<Answer<void>> RunningGroup::import_now(ImportPart part) {
       co_return refuse(Refusal::Code::kFailed, fmt::format("import: {}", unwritten(withdrawn)));
     }
     import_announced_ = false;
+    reservations_.refuse_changes(false);
     events_.add({.severity = Severity::kInformation,
                  .kind = "import",
                  .text = "the import that waited for the next start is withdrawn"});

@@ -5,9 +5,10 @@
 
 #include <utility>
 
+#include "group/log.h"
 #include "group/record_json.h"
 #include "runtime/executor.h"
-#include "runtime/known.h"
+#include "scsi/reservation_lists.h"
 
 namespace sandbay::group {
 
@@ -44,6 +45,9 @@ std::expected<PersistentReservations, std::string> decode_reservations(std::stri
     for (const json& each : value.at("registrations")) {
       const NexusPorts nexus{.initiator_port = each.at("initiator").get<std::string>(),
                              .target_port = number_from<std::uint16_t>(each.at("port"))};
+      if (!scsi::is_initiator(nexus.initiator_port)) {
+        throw std::out_of_range("it names something that is not an initiator port");
+      }
       record.keys[nexus] = number_from<std::uint64_t>(each.at("key"), 1);
       if (each.value("holder", false)) record.holder = nexus;
     }
@@ -55,22 +59,35 @@ std::expected<PersistentReservations, std::string> decode_reservations(std::stri
   });
 }
 
-Task<std::expected<void, std::string>> ReservationBook::load() {
+std::expected<Uuid, std::string> unit_of(std::string_view reservation_key) {
+  const auto uuid = parse_uuid(reservation_key.substr(kReservationPrefix.size()));
+  if (!uuid) return std::unexpected("names no unit");
+  return *uuid;
+}
+
+Task<std::expected<void, std::string>> ReservationBook::load(std::set<Uuid> units) {
   const auto all = co_await metadata::list_all(store_, std::string(kReservationPrefix));
   if (!all) {
     co_return std::unexpected(
         fmt::format("metadata {}: cannot be read: {}", kReservationPrefix, describe(all.error())));
   }
-  const std::lock_guard lock(mutex_);
+  metadata::Batch orphans;
   for (const auto& [key, value] : *all) {
-    const auto uuid = parse_uuid(std::string_view(key).substr(kReservationPrefix.size()));
+    const auto uuid = unit_of(key);
     auto record = decode_reservations(value);
     if (!uuid || !record) {
       co_return std::unexpected(
-          fmt::format("metadata {} {}", key, uuid ? record.error() : "has no UUID"));
+          fmt::format("metadata {} {}", key, uuid ? record.error() : uuid.error()));
     }
-    kept_[*uuid] = std::move(*record);
+    if (units.contains(*uuid)) {
+      const std::lock_guard lock(mutex_);
+      kept_[*uuid] = std::move(*record);
+    } else {
+      orphans.erase(key);
+    }
   }
+  // Where it cannot be written, the next start tries again.
+  if (!orphans.empty()) (void)co_await store_.commit(std::move(orphans));
   co_return std::expected<void, std::string>{};
 }
 
@@ -97,7 +114,14 @@ Task<Error> ReservationBook::keep(Uuid uuid, PersistentReservations reservations
   } else {
     batch.put(reservation_key(uuid), encode(reservations));
   }
-  const Error error = co_await store_.commit(std::move(batch));
+  Error error = Error::kReadOnly;
+  if (!refuses_) error = co_await store_.commit(std::move(batch));
+  const bool failed_before = std::exchange(failing_, error != Error::kNone);
+  if (error != Error::kNone && !failed_before) {
+    log_warning(
+        "persistent reservations cannot be kept, and hosts' PERSISTENT RESERVE OUT fails: {}",
+        refuses_ ? "an import waits for the daemon's next start" : describe(error));
+  }
   if (error != Error::kNone) co_return error;
   const std::lock_guard lock(mutex_);
   if (reservations.keys.empty()) {

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -25,16 +26,21 @@ std::string reservation_key(const Uuid& uuid);
 std::string encode(const scsi::PersistentReservations& reservations);
 // The error is half a sentence.
 std::expected<scsi::PersistentReservations, std::string> decode_reservations(std::string_view text);
+std::expected<Uuid, std::string> unit_of(std::string_view reservation_key);
 
 class ReservationBook {
  public:
   explicit ReservationBook(metadata::Store& store) : store_(store) {}
 
-  // The error is one line.
-  Task<std::expected<void, std::string>> load();
+  // Forgets what is kept of others than these units. The error is one line.
+  Task<std::expected<void, std::string>> load(std::set<Uuid> units);
+  // Whether changes would not last, since an import takes the place of everything at the next
+  // start: then no unit can keep any.
+  void refuse_changes(bool refuse) noexcept { refuses_ = refuse; }
   // The unit's, as they are kept now.
   scsi::PersistentReservations of(const Uuid& uuid) const;
-  // The unit is deleted: with the batch, and when that is committed.
+  // The unit is deleted: with the batch, and when that is committed. A unit that keeps reservations
+  // all the same leaves a record that the next start forgets.
   void erase(const Uuid& uuid, metadata::Batch& batch) const;
   void forget(const Uuid& uuid);
   // Borrows the book.
@@ -47,6 +53,8 @@ class ReservationBook {
   metadata::Store& store_;
   mutable std::mutex mutex_;  // Units are made on their own executors.
   std::map<Uuid, scsi::PersistentReservations> kept_;
+  bool refuses_ = false;
+  bool failing_ = false;  // The last change was not written; hosts hear only that it failed.
 };
 
 }  // namespace sandbay::group

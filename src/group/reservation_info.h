@@ -16,10 +16,11 @@ struct RegistrationInfo {
 
 struct ReservationsInfo {
   std::string volume;
-  std::string type;  // "none", or as SPC-4 names it: "write exclusive, registrants only".
+  std::string snapshot;  // Empty: they are the volume's own.
+  std::string type;      // "none", or as SPC-4 names it: "write exclusive, registrants only".
   std::uint32_t generation = 0;
-  bool kept = false;                 // They outlive the daemon (APTPL).
-  bool reserved_by_reserve = false;  // By SPC-2's RESERVE.
+  bool kept = false;        // They outlive the daemon (APTPL).
+  std::string reserved_by;  // With RESERVE, of SPC-2: the initiator port; empty: nobody.
   std::vector<RegistrationInfo> registrations;
 };
 

@@ -8,13 +8,14 @@ namespace sandbay::group {
 
 namespace {
 
-ReservationsInfo info_of(std::string name, const scsi::LogicalUnit& unit) {
+ReservationsInfo info_of(SnapshotName name, const scsi::LogicalUnit& unit) {
   const scsi::PersistentReservations& now = unit.reservations();
-  ReservationsInfo info{.volume = std::move(name),
+  ReservationsInfo info{.volume = std::move(name.volume),
+                        .snapshot = std::move(name.snapshot),
                         .type = std::string(scsi::describe(now.type)),
                         .generation = now.generation,
                         .kept = now.through_power_loss,
-                        .reserved_by_reserve = unit.reserved(),
+                        .reserved_by = unit.reserved_by(),
                         .registrations = {}};
   for (const auto& [nexus, key] : now.keys) {
     info.registrations.push_back({.initiator_port = nexus.initiator_port,
@@ -26,7 +27,7 @@ ReservationsInfo info_of(std::string name, const scsi::LogicalUnit& unit) {
 }
 
 // It may have been closed on the way to its home.
-Task<std::optional<ReservationsInfo>> look_at(std::shared_ptr<Volume> volume, std::string name) {
+Task<std::optional<ReservationsInfo>> look_at(std::shared_ptr<Volume> volume, SnapshotName name) {
   if (!volume->has_unit()) co_return std::nullopt;
   co_return info_of(std::move(name), volume->unit());
 }
@@ -36,49 +37,57 @@ Task<Error> clear_at(std::shared_ptr<Volume> volume) {
   co_return co_await volume->unit().clear_reservations();
 }
 
-}  // namespace
-
-// A volume, or a snapshot that is online by the name of its target's end: VOLUME-SNAPSHOT.
-Answer<std::shared_ptr<Volume>> RunningGroup::with_unit(const std::string& name) const {
-  std::shared_ptr<Volume> found = find(name);
-  for (const auto& [uuid, snapshot] : snapshots_) {
-    if (found != nullptr) break;
-    if (snapshot.volume != nullptr && snapshot.volume->name() == name) found = snapshot.volume;
-  }
-  if (found == nullptr) return std::unexpected(no_such_volume(name));
-  if (found->has_unit()) return found;
-  return refuse(Refusal::Code::kConflict,
-                fmt::format("volume \"{}\" is not served: {}", name, found->reason()));
+std::string called(const SnapshotName& name) {
+  if (name.snapshot.empty()) return fmt::format("volume \"{}\"", name.volume);
+  return fmt::format("snapshot \"{}\" of volume \"{}\"", name.snapshot, name.volume);
 }
 
-Task<Answer<ReservationsInfo>> RunningGroup::reservations_now(std::string name) {
+std::unexpected<Refusal> not_served(const SnapshotName& name, const std::string& why) {
+  return refuse(Refusal::Code::kConflict, fmt::format("{} is not served: {}", called(name), why));
+}
+
+}  // namespace
+
+Answer<std::shared_ptr<Volume>> RunningGroup::with_unit(const SnapshotName& name) {
+  std::shared_ptr<Volume> found = find(name.volume);
+  if (found == nullptr) return std::unexpected(no_such_volume(name.volume));
+  if (!name.snapshot.empty()) {
+    const Snapshot* const snapshot = find(name);
+    if (snapshot == nullptr) return std::unexpected(no_such_snapshot(name));
+    if (snapshot->volume == nullptr) return not_served(name, "it is offline");
+    found = snapshot->volume;
+  }
+  if (found->has_unit()) return found;
+  return not_served(name, found->reason());
+}
+
+Task<Answer<ReservationsInfo>> RunningGroup::reservations_now(SnapshotName name) {
   auto volume = with_unit(name);
   if (!volume) co_return std::unexpected(volume.error());
   auto info = co_await invoke_on((*volume)->home(), look_at(*volume, name));
-  if (!info) co_return std::unexpected(no_such_volume(name));
+  if (!info) co_return not_served(name, "it has just been closed");
   co_return std::move(*info);
 }
 
-Task<Answer<ReservationsInfo>> RunningGroup::list_reservations(std::string volume) {
-  return looking(reservations_now(std::move(volume)));
+Task<Answer<ReservationsInfo>> RunningGroup::list_reservations(SnapshotName unit) {
+  return looking(reservations_now(std::move(unit)));
 }
 
-Task<Answer<void>> RunningGroup::clear_reservations_now(std::string name) {
+Task<Answer<void>> RunningGroup::clear_reservations_now(SnapshotName name) {
   auto volume = with_unit(name);
   if (!volume) co_return std::unexpected(volume.error());
   const Error error = co_await invoke_on((*volume)->home(), clear_at(*volume));
+  if (error == Error::kClosed) co_return not_served(name, "it has just been closed");
   if (error != Error::kNone) {
     co_return refuse(Refusal::Code::kFailed,
-                     fmt::format("volume \"{}\": its reservations stay: the metadata cannot be "
-                                 "written: {}",
-                                 name, describe(error)));
+                     fmt::format("{}: its reservations stay: {}", called(name), unwritten(error)));
   }
-  log(Severity::kInformation, fmt::format("volume {}: its reservations are cleared", name));
+  log(Severity::kInformation, fmt::format("{}: its reservations are cleared", called(name)));
   co_return Answer<void>{};
 }
 
-Task<Answer<void>> RunningGroup::clear_reservations(std::string volume) {
-  return alone(lasting(clear_reservations_now(std::move(volume))));
+Task<Answer<void>> RunningGroup::clear_reservations(SnapshotName unit) {
+  return alone(lasting(clear_reservations_now(std::move(unit))));
 }
 
 }  // namespace sandbay::group

@@ -93,8 +93,8 @@ class RunningGroup final : public Group {
   Task<Answer<void>> request_negotiation(std::uint16_t tsih, Duration within) override;
 
   // cache_operations.cc
-  Task<Answer<ReservationsInfo>> list_reservations(std::string volume) override;
-  Task<Answer<void>> clear_reservations(std::string volume) override;
+  Task<Answer<ReservationsInfo>> list_reservations(SnapshotName unit) override;
+  Task<Answer<void>> clear_reservations(SnapshotName unit) override;
   Task<CacheInfo> show_cache() override;
   Task<Answer<void>> flush_cache(std::string set) override;
   Task<Answer<DiscardedWrites>> discard_writes(std::string set, std::string confirmed) override;
@@ -415,9 +415,9 @@ class RunningGroup final : public Group {
   // cache_operations.cc
   // The cache names volumes and online snapshots by them: after each change of either.
   void tell_places();
-  Answer<std::shared_ptr<Volume>> with_unit(const std::string& name) const;
-  Task<Answer<ReservationsInfo>> reservations_now(std::string name);
-  Task<Answer<void>> clear_reservations_now(std::string name);
+  Answer<std::shared_ptr<Volume>> with_unit(const SnapshotName& name);
+  Task<Answer<ReservationsInfo>> reservations_now(SnapshotName name);
+  Task<Answer<void>> clear_reservations_now(SnapshotName name);
   Task<CacheInfo> cache_now();
   Task<Answer<void>> flush_cache_now(std::string set);
   Task<Answer<DiscardedWrites>> discard_writes_now(std::string set, std::string confirmed);
@@ -591,6 +591,7 @@ Refusal shutting_down();
 Refusal no_such_drive(const std::string& name);
 Refusal no_such_set(const std::string& name);
 Refusal no_such_volume(const std::string& name);
+Refusal no_such_snapshot(const SnapshotName& name);
 Refusal no_such_pool(const std::string& name);
 // Of a record that is too long to be kept.
 std::optional<Refusal> refusal_of_size(const TargetRecord& record);

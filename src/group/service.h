@@ -293,10 +293,10 @@ class Service {
   virtual Task<Answer<CreatedVolume>> clone_snapshot(SnapshotName snapshot, std::string name,
                                                      bool full_copy) = 0;
 
-  // Registrations and reservations of a volume, or of a snapshot that is online. Clearing ends all
-  // of them; hosts hear it.
-  virtual Task<Answer<ReservationsInfo>> list_reservations(std::string volume) = 0;
-  virtual Task<Answer<void>> clear_reservations(std::string volume) = 0;
+  // Registrations and reservations of a volume (without the snapshot's name), or of a snapshot that
+  // is online. Clearing ends all of them; hosts hear it.
+  virtual Task<Answer<ReservationsInfo>> list_reservations(SnapshotName unit) = 0;
+  virtual Task<Answer<void>> clear_reservations(SnapshotName unit) = 0;
 
   virtual Task<CacheInfo> show_cache() = 0;
   // Brings everything that was acknowledged to the drives of a set, or with an empty name of all.

@@ -13,13 +13,13 @@
 
 namespace sandbay::group {
 
-namespace {
-
 Refusal no_such_snapshot(const SnapshotName& name) {
   return {.code = Refusal::Code::kNotFound,
           .message = fmt::format("volume \"{}\" has no snapshot \"{}\"; see its list of snapshots",
                                  name.volume, name.snapshot)};
 }
+
+namespace {
 
 // Snapshots that are looked at in one turn.
 constexpr std::size_t kSnapshotsInASlice = 256;

@@ -266,13 +266,15 @@ const std::string_view kSchemas = R"json({
   "target_port": {"type": "integer", "description": "Relative target port identifier."},
   "key": {"type": "string", "description": "0x and sixteen hexadecimal digits."},
   "holder": {"type": "boolean"}}},
-"Reservations": {"type": "object", "required": ["volume", "type", "generation", "kept",
-  "reserved_by_reserve", "registrations"], "properties": {
+"Reservations": {"type": "object", "required": ["volume", "snapshot", "type", "generation", "kept",
+  "reserved_by", "registrations"], "properties": {
   "volume": {"type": "string"},
+  "snapshot": {"type": "string", "description": "Empty: the volume's own."},
   "type": {"type": "string", "description": "none, or as SPC-4 names it."},
   "generation": {"type": "integer", "description": "PRGENERATION."},
   "kept": {"type": "boolean", "description": "They outlive the daemon (APTPL)."},
-  "reserved_by_reserve": {"type": "boolean", "description": "By RESERVE of SPC-2."},
+  "reserved_by": {"type": "string",
+    "description": "The initiator port that has it by RESERVE of SPC-2; empty: nobody."},
   "registrations": {"type": "array", "items": {"$ref": "#/components/schemas/Registration"}}}},
 "OpenApi": {"type": "object", "description": "An OpenAPI 3 document."}
 })json";

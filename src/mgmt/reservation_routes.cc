@@ -20,20 +20,27 @@ json document_of(const group::ReservationsInfo& info) {
                              {"holder", each.holder}});
   }
   return {{"volume", info.volume},
+          {"snapshot", info.snapshot},
           {"type", info.type},
           {"generation", info.generation},
           {"kept", info.kept},
-          {"reserved_by_reserve", info.reserved_by_reserve},
+          {"reserved_by", info.reserved_by},
           {"registrations", std::move(registrations)}};
 }
 
+group::SnapshotName unit_of(const Call& call) {
+  const auto snapshot = call.parameters.find("snapshot");
+  return {.volume = call.parameters.at("name"),
+          .snapshot = snapshot == call.parameters.end() ? "" : snapshot->second};
+}
+
 Reply list_reservations(Backend& backend, const Call& call) {
-  const auto info = backend.run(backend.service().list_reservations(call.parameters.at("name")));
+  const auto info = backend.run(backend.service().list_reservations(unit_of(call)));
   return info ? ok(document_of(*info)) : refused(info.error());
 }
 
 Reply clear_reservations(Backend& backend, const Call& call) {
-  return answer(backend.run(backend.service().clear_reservations(call.parameters.at("name"))));
+  return answer(backend.run(backend.service().clear_reservations(unit_of(call))));
 }
 
 }  // namespace
@@ -51,6 +58,20 @@ std::vector<Route> reservation_routes() {
            .operation = "clearReservations",
            .summary = "End every registration and reservation of a volume",
            .description = "Hosts get the unit attention RESERVATIONS PREEMPTED.",
+           .success = 204,
+           .refusals = {404, 409, 500},
+           .handle = clear_reservations},
+          {.method = "GET",
+           .path = "/api/v1/volumes/{name}/snapshots/{snapshot}/reservations",
+           .operation = "listSnapshotReservations",
+           .summary = "List who is registered at a snapshot, and who has reserved it",
+           .response_schema = "Reservations",
+           .refusals = {404, 409},
+           .handle = list_reservations},
+          {.method = "DELETE",
+           .path = "/api/v1/volumes/{name}/snapshots/{snapshot}/reservations",
+           .operation = "clearSnapshotReservations",
+           .summary = "End every registration and reservation of a snapshot",
            .success = 204,
            .refusals = {404, 409, 500},
            .handle = clear_reservations}};

@@ -10,18 +10,11 @@
 
 #include "scsi/command_table.h"
 #include "scsi/logical_unit.h"
+#include "scsi/waking.h"
 
 namespace sandbay::scsi {
 
 namespace {
-
-// Ends a wait for a condition when the command is cancelled.
-struct Waking final : Cancellation::Hook {
-  Waking(Cancellation& cancellation, Condition& of)
-      : Hook(&cancellation, [](Hook& hook) { static_cast<Waking&>(hook).condition.notify_all(); }),
-        condition(of) {}
-  Condition& condition;
-};
 
 // Where two lists of the same length differ first.
 std::optional<std::uint64_t> first_difference(const BufferList& left, const BufferList& right) {
@@ -63,7 +56,7 @@ bool LogicalUnit::Turn::has_come() const noexcept {
 }
 
 Task<bool> LogicalUnit::Turn::come() {
-  const Waking waking(command_.cancellation, unit_.turn_ended_);
+  const Waking waking(&command_.cancellation, unit_.turn_ended_);
   while (!command_.aborted && !has_come()) co_await unit_.turn_ended_.wait();
   co_return !command_.aborted;
 }

@@ -108,6 +108,7 @@ class Command {
   bool aborted = false;
   bool tell_aborted = false;      // Completes with TASK ABORTED instead of silently.
   bool cleared = false;           // By the device server itself: completes with ABORTED COMMAND.
+  bool lost = false;              // By a rule: acknowledged and not done.
   bool unit_vanished = false;     // INQUIRY and REQUEST SENSE say that no unit can be here.
   bool descriptor_sense = false;  // D_SENSE of its unit, for sense that the transport makes.
 

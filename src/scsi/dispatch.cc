@@ -1,9 +1,12 @@
 // The checks that stand before every handler, in their order of precedence: unit attention,
 // reservation, operation code, fields of the CDB, readiness, write protection (SAM-5 5.3.3
 // and 5.14, SPC-4 4.2).
+#include <algorithm>
+
 #include "scsi/command_table.h"
 #include "scsi/interference.h"
 #include "scsi/logical_unit.h"
+#include "scsi/reservation_lists.h"
 
 namespace sandbay::scsi {
 
@@ -14,7 +17,10 @@ NexusState& LogicalUnit::state_of(const Command& command) {
   if (added) {
     const auto& nexus = *static_cast<const RoutedNexus*>(command.nexus);
     found->second.router = &nexus.router();
-    found->second.ports = {.initiator_port = nexus.identity().initiator_port,
+    // The case of a name means nothing, and TransportIDs have it normalized.
+    std::string port = nexus.identity().initiator_port;
+    std::ranges::transform(port, port.begin(), lower_case);
+    found->second.ports = {.initiator_port = std::move(port),
                            .target_port = nexus.identity().relative_target_port};
     found->second.rights = rights_of(persistent_.now, found->second.ports);
     found->second.writer = writers_.host_of(nexus.identity().initiator_port);
@@ -46,8 +52,24 @@ std::optional<Outcome> LogicalUnit::check_ready(const CommandRow& row) const {
 std::optional<Outcome> LogicalUnit::answer_of_others(Command& command) {
   const Interference::Answer answer = interference_->answer_for(command, in_set());
   command.delay = answer.delay;
+  command.lost = answer.done;
   if (answer.sense) return check_condition(*answer.sense);
-  if (!answer.done) return std::nullopt;
+  return std::nullopt;
+}
+
+bool LogicalUnit::is_reserved_against(const Command& command,
+                                      const NexusState& nexus) const noexcept {
+  const CommandRow* row = command.row;
+  if (reservation_ && *reservation_ != command.nexus_id) {
+    return row == nullptr || !row->is(CommandFlags::kServesDespiteReservation);
+  }
+  return !nexus.rights.changes && row != nullptr && conflicts(*row, command.cdb, nexus.rights);
+}
+
+// By a rule it is acknowledged and not done: what the unit would refuse is refused all the same.
+Outcome LogicalUnit::lose(const Command& command) const {
+  const Extent named = blocks_named_by(command);
+  if (const auto refused = check_range(named.first, named.block_count)) return *refused;
   return Outcome{.data_out_bytes = command.data_out_length};
 }
 
@@ -59,18 +81,15 @@ std::optional<Outcome> LogicalUnit::check(Command& command) {
     const auto attention = interference_->attention_for(command, in_set());
     if (attention) nexus.attentions.establish(*attention);
   }
+  const bool conflicting = is_reserved_against(command, nexus);
   if (nexus.attentions.any() &&
       (row == nullptr || !row->is(CommandFlags::kServesDespiteAttention))) {
-    return report_attention(nexus);
+    // Those of a reset or a nexus are reported before a conflict, others behind it.
+    const bool is_first = nexus.attentions.first() <= UnitAttention::kNexusLoss;
+    if (is_first || !conflicting) return report_attention(nexus);
   }
-  if (reservation_ && *reservation_ != command.nexus_id &&
-      (row == nullptr || !row->is(CommandFlags::kServesDespiteReservation))) {
+  if (conflicting) [[unlikely]]
     return conflict();
-  }
-  if (!nexus.rights.changes && row != nullptr && conflicts(*row, command.cdb, nexus.rights))
-      [[unlikely]] {
-    return conflict();
-  }
   if (row == nullptr || (row->is(CommandFlags::kThinOnly) && !thin())) {
     if (asked) {
       if (const auto answer = answer_of_others(command)) return answer;
@@ -103,6 +122,8 @@ std::optional<Outcome> LogicalUnit::check(Command& command) {
       return refuse(SenseKey::kDataProtect, Additional::kSoftwareWriteProtected);
     }
   }
+  if (command.lost) [[unlikely]]
+    return lose(command);
   return std::nullopt;
 }
 

@@ -39,7 +39,7 @@ class Interference {
                                                      std::uint32_t in_set) = 0;
   struct Answer {
     std::optional<Sense> sense;  // It ends with CHECK CONDITION and this,
-    bool done = false;           // or with GOOD, as if it had been done,
+    bool done = false;           // or with GOOD, as if it had been done, unless it is refused,
     Duration delay{};            // or is handled later, by this time.
   };
   // It would be handled now.

@@ -129,8 +129,8 @@ class LogicalUnit {
   // Null: nobody; it is asked until the unit has gone.
   void set_interference(Interference* interference) noexcept { interference_ = interference; }
   const ModeParameters& mode_parameters() const noexcept { return modes_; }
-  // RESERVE; persistent reservations are apart.
-  bool reserved() const noexcept { return reservation_.has_value(); }
+  // By RESERVE: the initiator port, or empty. Persistent reservations are apart.
+  std::string reserved_by() const;
   const PersistentReservations& reservations() const noexcept { return persistent_.now; }
   // Before it is used: with a store, which outlives the unit, they can be kept over a restart, and
   // these were.
@@ -185,6 +185,14 @@ class LogicalUnit {
     std::optional<std::uint32_t> before;  // Of the nexus, only what stands before it.
     bool by_device_server = false;        // The victims complete with ABORTED COMMAND.
   };
+  class Changing;
+  struct Persistent {
+    PersistentReservations now;
+    ReservationStore* store = nullptr;  // Null: they end with the unit.
+    bool kept = false;                  // The store has some.
+    bool changing = false;
+    Condition changed;
+  };
   // A command's claim on blocks that it is about to change; see atomic.cc. In the command's frame.
   class Turn {
    public:
@@ -233,6 +241,8 @@ class LogicalUnit {
   std::optional<Outcome> check(Command& command);
   [[gnu::cold]] std::optional<Outcome> answer_of_others(Command& command);  // With interference_.
   Task<void> handle_late(Command& command);
+  bool is_reserved_against(const Command& command, const NexusState& nexus) const noexcept;
+  Outcome lose(const Command& command) const;
   std::optional<Outcome> report_attention(NexusState& nexus);
   std::optional<Outcome> check_ready(const CommandRow& row) const;
   NexusState& state_of(const Command& command);
@@ -298,6 +308,7 @@ class LogicalUnit {
   Outcome refuse(const ReserveRefusal& refusal);
   std::optional<Outcome> answer_by_registrations(const Command& command);
   bool name_ports(std::vector<std::string>& initiators) const;
+  Task<Outcome> obey_list(Command& command, std::vector<std::byte> list);
   Task<Outcome> reserve_persistently(Command& command, ReserveRequest request);
   Task<Error> install(ReserveChange change, std::uint64_t caller);
   std::expected<Transfer, Outcome> decode_transfer(const Command& command, bool limit_length) const;
@@ -379,12 +390,7 @@ class LogicalUnit {
   PowerState power_ = PowerState::kActive;
   bool offline_ = false;
   std::optional<std::uint64_t> reservation_;  // RESERVE: the nexus that holds it.
-  struct {
-    PersistentReservations now;
-    ReservationStore* store = nullptr;  // Null: they end with the unit.
-    bool kept = false;                  // The store has some.
-    Mutex changing;
-  } persistent_;
+  Persistent persistent_;
 
   std::unordered_map<std::uint64_t, NexusState> nexuses_;
   std::uint64_t last_nexus_ = 0;  // The one looked up last, as most commands follow their like.

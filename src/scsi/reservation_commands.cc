@@ -8,24 +8,44 @@
 #include "scsi/logical_unit.h"
 #include "scsi/reservation_lists.h"
 #include "scsi/reservation_store.h"
+#include "scsi/waking.h"
 
 namespace sandbay::scsi {
 
 namespace {
-
-struct MutexHold {
-  explicit MutexHold(Mutex& held) : mutex(held) {}
-  MutexHold(const MutexHold&) = delete;
-  MutexHold& operator=(const MutexHold&) = delete;
-  ~MutexHold() { mutex.unlock(); }
-  Mutex& mutex;
-};
 
 unsigned service_action(const Command& command) {
   return std::to_integer<unsigned>(command.cdb[1]) & 0x1FU;
 }
 
 }  // namespace
+
+// Persistent reservations change one after the other, for each change waits for its store.
+class LogicalUnit::Changing {
+ public:
+  explicit Changing(LogicalUnit& unit) : state_(unit.persistent_) {}
+  Changing(const Changing&) = delete;
+  Changing& operator=(const Changing&) = delete;
+  ~Changing() {
+    if (!has_begun_) return;
+    state_.changing = false;
+    state_.changed.notify_all();
+  }
+  // False: it was cancelled before.
+  Task<bool> begin(Cancellation* cancellation) {
+    const Waking waking(cancellation, state_.changed);
+    while (state_.changing) {
+      if (cancellation != nullptr && cancellation->cancelled()) co_return false;
+      co_await state_.changed.wait();
+    }
+    state_.changing = has_begun_ = true;
+    co_return true;
+  }
+
+ private:
+  Persistent& state_;
+  bool has_begun_ = false;
+};
 
 Outcome LogicalUnit::conflict() noexcept {
   ++counters_.reservation_conflicts;
@@ -34,6 +54,8 @@ Outcome LogicalUnit::conflict() noexcept {
 
 // Whether persistent reservations decide about RESERVE and RELEASE, and how.
 std::optional<Outcome> LogicalUnit::answer_by_registrations(const Command& command) {
+  // A change that is under way may bring the first registration.
+  if (persistent_.changing) return Outcome{.status = Status::kBusy};
   if (persistent_.now.keys.empty()) return std::nullopt;
   if (persistent_.now.reserved() && state_of(command).rights.changes) return Outcome{};
   return conflict();
@@ -42,6 +64,8 @@ std::optional<Outcome> LogicalUnit::answer_by_registrations(const Command& comma
 // It belongs to the nexus; its holder may reserve again.
 Job LogicalUnit::reserve(Command& command) {
   if (const auto answer = answer_by_registrations(command)) co_return *answer;
+  // A rule may have delayed it since it was checked.
+  if (reservation_ && *reservation_ != command.nexus_id) co_return conflict();
   reservation_ = command.nexus_id;
   co_return Outcome{};
 }
@@ -84,6 +108,12 @@ Job LogicalUnit::persistent_reserve_out(Command& command) {
   std::vector<std::byte> list(length);
   const auto received = co_await receive_parameters(command, list, length);
   if (!received) co_return received.error();
+  Outcome outcome = co_await obey_list(command, std::move(list));
+  outcome.data_out_bytes = length;
+  co_return outcome;
+}
+
+Task<Outcome> LogicalUnit::obey_list(Command& command, std::vector<std::byte> list) {
   auto request = decode_reserve_list(static_cast<ReserveAction>(service_action(command)), list);
   if (!request) {
     if (request.error().wrong_length) co_return illegal(Additional::kParameterListLengthError);
@@ -116,7 +146,7 @@ bool LogicalUnit::name_ports(std::vector<std::string>& initiators) const {
   std::vector<std::string> ports;
   for (const std::string& initiator : initiators) {
     const std::size_t before = ports.size();
-    const bool is_port = initiator.find(',') != std::string::npos;
+    const bool is_port = is_initiator_port(initiator);
     if (is_port) ports.push_back(initiator);
     for (const auto& [id, nexus] : nexuses_) {
       const std::string& port = nexus.ports.initiator_port;
@@ -132,9 +162,9 @@ Task<Outcome> LogicalUnit::reserve_persistently(Command& command, ReserveRequest
   if (request.through_power_loss && persistent_.store == nullptr) {
     co_return invalid_parameter(request.action == ReserveAction::kRegisterAndMove ? 17 : 20);
   }
-  co_await persistent_.changing.lock();
-  const MutexHold hold(persistent_.changing);
-  if (command.aborted) co_return Outcome{};
+  Changing changing(*this);
+  const bool begun = co_await changing.begin(&command.cancellation);
+  if (!begun || command.aborted) co_return Outcome{};
   if (reservation_) co_return conflict();
   if (!name_ports(request.initiators)) co_return invalid_parameter(28);
   auto change =
@@ -169,6 +199,11 @@ Task<Error> LogicalUnit::install(ReserveChange change, std::uint64_t caller) {
   co_return Error::kNone;
 }
 
+std::string LogicalUnit::reserved_by() const {
+  const auto holder = reservation_ ? nexuses_.find(*reservation_) : nexuses_.end();
+  return holder == nexuses_.end() ? std::string() : holder->second.ports.initiator_port;
+}
+
 void LogicalUnit::restore_reservations(ReservationStore& store, PersistentReservations kept) {
   persistent_.store = &store;
   persistent_.kept = !kept.keys.empty();
@@ -178,10 +213,16 @@ void LogicalUnit::restore_reservations(ReservationStore& store, PersistentReserv
 Task<Error> LogicalUnit::clear_reservations() {
   if (!operations_.enter()) co_return Error::kClosed;
   const GateHold gate(operations_);
-  co_await persistent_.changing.lock();
-  const MutexHold hold(persistent_.changing);
+  Changing changing(*this);
+  (void)co_await changing.begin(nullptr);
+  const Error error = co_await install(scsi::clear_reservations(persistent_.now), 0);
+  if (error != Error::kNone || !reservation_) co_return error;
+  const auto holder = nexuses_.find(*reservation_);
   reservation_.reset();
-  co_return co_await install(scsi::clear_reservations(persistent_.now), 0);
+  if (holder != nexuses_.end()) {
+    holder->second.attentions.establish(UnitAttention::kReservationsPreempted);
+  }
+  co_return error;
 }
 
 }  // namespace sandbay::scsi

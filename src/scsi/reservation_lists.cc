@@ -5,6 +5,7 @@
 #include <array>
 
 #include "runtime/byte_order.h"
+#include "runtime/utf8.h"
 
 namespace sandbay::scsi {
 
@@ -16,17 +17,9 @@ constexpr std::size_t kShortestId = 20;  // ADDITIONAL LENGTH.
 constexpr std::size_t kLongestId = 244;
 constexpr std::string_view kSeparator = ",i,0x";
 constexpr std::size_t kIsidDigits = 12;
+constexpr std::size_t kLongestName = 223;
 constexpr unsigned kIscsi = 0x05;     // PROTOCOL IDENTIFIER.
 constexpr unsigned kWithIsid = 0x40;  // TPID FORMAT 01b.
-
-bool is_port(std::string_view text) {
-  const std::size_t at = text.find(kSeparator);
-  if (at == 0 || at == std::string_view::npos) return false;
-  const std::string_view isid = text.substr(at + kSeparator.size());
-  return isid.size() == kIsidDigits && std::ranges::all_of(isid, [](char c) {
-           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
-         });
-}
 
 std::vector<std::byte> with_generation(const PersistentReservations& reservations) {
   std::vector<std::byte> data(8);
@@ -60,7 +53,7 @@ std::expected<ReserveRequest, ReserveListError> decode_move(std::span<const std:
                          .target_port = big_endian<std::uint16_t>(list, 18)};
   if (big_endian<std::uint32_t>(list, 20) != list.size() - kListBytes) return wrong_length();
   const auto id = decode_transport_id(list.subspan(kListBytes));
-  if (!id || !is_port(id->initiator)) return wrong(kListBytes);
+  if (!id || !is_initiator_port(id->initiator)) return wrong(kListBytes);
   if (id->byte_count != list.size() - kListBytes) return wrong_length();
   request.initiators.push_back(id->initiator);
   return request;
@@ -68,11 +61,30 @@ std::expected<ReserveRequest, ReserveListError> decode_move(std::span<const std:
 
 }  // namespace
 
+bool is_initiator_port(std::string_view text) {
+  const std::size_t at = text.rfind(kSeparator);
+  if (at == 0 || at == std::string_view::npos) return false;
+  const std::string_view isid = text.substr(at + kSeparator.size());
+  return isid.size() == kIsidDigits && std::ranges::all_of(isid, [](char c) {
+           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+         });
+}
+
+bool is_initiator(std::string_view text) {
+  const std::string_view name =
+      is_initiator_port(text) ? text.substr(0, text.rfind(kSeparator)) : text;
+  const bool is_printable = std::ranges::all_of(name, [](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return byte > 0x20 && byte != 0x7F;
+  });
+  return !name.empty() && name.size() <= kLongestName && is_printable && is_utf8(name);
+}
+
 std::vector<std::byte> encode_transport_id(std::string_view initiator) {
   const std::size_t padded = (initiator.size() + 4) / 4 * 4;  // With at least one NUL.
   const std::size_t length = std::max(padded, kShortestId);
   std::vector<std::byte> id(kIdHead + length);
-  id[0] = static_cast<std::byte>(kIscsi | (is_port(initiator) ? kWithIsid : 0U));
+  id[0] = static_cast<std::byte>(kIscsi | (is_initiator_port(initiator) ? kWithIsid : 0U));
   put_big_endian(std::span(id), 2, static_cast<std::uint16_t>(length));
   std::ranges::copy(std::as_bytes(std::span(initiator)), id.begin() + kIdHead);
   return id;
@@ -88,12 +100,10 @@ std::optional<TransportId> decode_transport_id(std::span<const std::byte> bytes)
   std::string text;
   for (const std::byte each : bytes.subspan(kIdHead, length)) {
     if (each == std::byte{0}) break;
-    const char c = std::to_integer<char>(each);
-    text.push_back(c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c);
+    text.push_back(lower_case(std::to_integer<char>(each)));
   }
   if (text.empty() || text.size() == length) return std::nullopt;  // No NUL.
-  const bool node = text.find(',') == std::string::npos;
-  if (format == kIscsi ? !node : !is_port(text)) return std::nullopt;
+  if (!is_initiator(text) || is_initiator_port(text) != (format != kIscsi)) return std::nullopt;
   return TransportId{.initiator = std::move(text), .byte_count = kIdHead + length};
 }
 

@@ -19,6 +19,15 @@ namespace sandbay::scsi {
 inline constexpr std::size_t kShortestReserveList = 24;
 inline constexpr std::size_t kLongestReserveList = std::size_t{16} << 10;
 
+// As iSCSI compares names.
+constexpr char lower_case(char c) {
+  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+}
+bool is_initiator_port(std::string_view text);
+// An initiator port or node whose name is one that may log in (RFC 7143 section 4.2.7.1): printable
+// UTF-8 of at most 223 bytes.
+bool is_initiator(std::string_view text);
+
 // An initiator port, such as "iqn.1994-05.org:host,i,0x00023d000001", or without ",i," and ISID a
 // node: each of its ports.
 std::vector<std::byte> encode_transport_id(std::string_view initiator);

@@ -28,7 +28,7 @@ bool lets_read(ReservationType type) {
 }
 
 std::string_view node_of(std::string_view initiator_port) {
-  return initiator_port.substr(0, initiator_port.find(",i,"));
+  return initiator_port.substr(0, initiator_port.rfind(",i,"));
 }
 
 using Answer = std::expected<ReserveChange, ReserveRefusal>;
@@ -108,29 +108,38 @@ class Judgement {
     if (held && (!is_all_registrants(next.type) || next.keys.empty())) end_reservation();
   }
 
+  NexusPorts on(std::uint16_t port) const {
+    return {.initiator_port = caller_.initiator_port, .target_port = port};
+  }
+  // With ALL_TG_PT as if the request came through each; where REGISTER has another key than is
+  // registered there, it changes nothing.
+  std::vector<std::uint16_t> ports() const {
+    std::vector<std::uint16_t> chosen{caller_.target_port};
+    if (!request_.all_target_ports) return chosen;
+    for (const std::uint16_t port : target_ports_) {
+      const auto there = now_.keys.find(on(port));
+      const bool has_key = request_.action == ReserveAction::kRegisterAndIgnoreExistingKey ||
+                           request_.key == (there == now_.keys.end() ? 0 : there->second);
+      if (port != caller_.target_port && has_key) chosen.push_back(port);
+    }
+    std::ranges::sort(chosen);
+    return chosen;
+  }
+
   // REGISTER and REGISTER AND IGNORE EXISTING KEY, 5.12.7.
   Answer enrol(bool registered) {
     constexpr std::uint16_t kFlags = 20;
     const bool takes_list = request_.action == ReserveAction::kRegister && !registered;
     if (request_.specifies_initiators && !takes_list) return refused(Kind::kList, kFlags);
-    const std::array own{caller_.target_port};
-    const auto ports =
-        request_.all_target_ports ? target_ports_ : std::span<const std::uint16_t>(own);
     if (request_.action_key == 0) {
-      bool was_there = false;
-      for (const std::uint16_t port : ports) {
-        const NexusPorts nexus{.initiator_port = caller_.initiator_port, .target_port = port};
-        was_there = was_there || now_.keys.contains(nexus);
-        unregister(nexus);
-      }
-      if (!was_there) return change_;
+      if (!registered) return change_;
+      for (const std::uint16_t port : ports()) unregister(on(port));
     } else {
-      std::vector<std::string> initiators = request_.initiators;
-      initiators.push_back(caller_.initiator_port);
-      for (std::string& initiator : initiators) {
-        for (const std::uint16_t port : ports) {
-          change_.next.keys[{.initiator_port = initiator, .target_port = port}] =
-              request_.action_key;
+      for (const std::uint16_t port : ports()) {
+        change_.next.keys[on(port)] = request_.action_key;
+        for (const std::string& initiator : request_.initiators) {  // Unless it is registered.
+          change_.next.keys.try_emplace({.initiator_port = initiator, .target_port = port},
+                                        request_.action_key);
         }
       }
       if (!has_room()) return refused(Kind::kNoRegistration);
@@ -208,16 +217,15 @@ class Judgement {
 
   // REGISTER AND MOVE, 5.12.8.
   Answer move() {
-    if (!now_.reserved() || is_all_registrants(now_.type) || !now_.holds(caller_)) {
-      return refused(Kind::kConflict);
-    }
+    if (!now_.reserved()) return refused(Kind::kCdb, 1);
+    if (is_all_registrants(now_.type) || !now_.holds(caller_)) return refused(Kind::kConflict);
     if (request_.action_key == 0) return refused(Kind::kList, 8);
     if (std::ranges::find(target_ports_, request_.target_port) == target_ports_.end()) {
       return refused(Kind::kList, 18);
     }
     const NexusPorts to{.initiator_port = request_.initiators.at(0),
                         .target_port = request_.target_port};
-    if (to == caller_) return refused(Kind::kList, 24);
+    if (to.initiator_port == caller_.initiator_port) return refused(Kind::kList, 24);
     change_.next.keys[to] = request_.action_key;
     change_.next.holder = to;
     if (request_.unregister) change_.next.keys.erase(caller_);

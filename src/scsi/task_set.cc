@@ -11,6 +11,7 @@
 #include "scsi/command_table.h"
 #include "scsi/interference.h"
 #include "scsi/logical_unit.h"
+#include "scsi/waking.h"
 
 namespace sandbay::scsi {
 
@@ -97,18 +98,13 @@ void LogicalUnit::run(Command& command) {
 
 // By a rule, unless it is aborted or the rules have gone.
 Task<void> LogicalUnit::handle_late(Command& command) {
-  struct Hook final : Cancellation::Hook {
-    explicit Hook(Cancellation& cancellation)
-        : Cancellation::Hook(&cancellation, [](Cancellation::Hook& hook) {
-            static_cast<Hook&>(hook).woken.notify_all();
-          }) {}
-    Condition woken;
-  } hook(command.cancellation);
+  Condition woken;
+  const Waking waking(&command.cancellation, woken);
   constexpr Duration kLook = std::chrono::seconds(1);
   const TimePoint until = home_.now() + command.delay;
   const auto is_over = [&] { return command.aborted || command.cancellation.cancelled(); };
   while (!is_over() && home_.now() < until && interference_ != nullptr && !interference_->quiet()) {
-    (void)co_await hook.woken.wait_until(std::min(until, home_.now() + kLook));
+    (void)co_await woken.wait_until(std::min(until, home_.now() + kLook));
   }
   if (is_over()) {
     finish(command, Outcome{.silent = true});

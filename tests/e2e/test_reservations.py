@@ -19,7 +19,9 @@ def reserve_out(host, action, key=0, action_key=0, kind=0, keep=False):
     """The status."""
     data = struct.pack('>QQIBBH', key, action_key, 0, 0x01 if keep else 0, 0, 0)
     cdb = struct.pack('>BBBHIB', 0x5f, action, kind, 0, len(data), 0)
-    return host.command(cdb, data=data).status
+    reply = host.command(cdb, data=data)
+    host.t.check(not reply.good or reply.flags & 6 == 0, f'a residual: {reply!r}')
+    return reply.status
 
 
 def reserve_in(host, action, length=8192):
@@ -160,6 +162,9 @@ def test_the_operator_sees_and_clears_reservations(t):
     metrics = metrics_of(daemon)
     t.check('sandbay_volume_registrations{volume="disk"} 1' in metrics, 'metrics')
     t.check('sandbay_volume_reserved{volume="disk"} 1' in metrics, 'metrics')
+    no_snapshot = daemon.sandbay('reservation', 'list', 'disk', 'monday', ok=None)
+    t.check(no_snapshot.returncode == 4 and 'has no snapshot "monday"' in no_snapshot.stdout,
+            no_snapshot.stdout)
     daemon.sandbay('reservation', 'clear', 'disk')
     must(t, host.command(TEST_UNIT_READY).additional, RESERVATIONS_PREEMPTED, 'the holder hears')
     must(t, other.read(0, 1).status, GOOD, 'the other reads')

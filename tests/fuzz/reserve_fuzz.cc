@@ -59,7 +59,7 @@ void run(std::span<const std::byte> bytes) {
     request->type = static_cast<std::uint8_t>(scope_and_type & 0x0FU);
     // A unit names the ports of nodes before.
     std::erase_if(request->initiators,
-                  [](const std::string& each) { return each.find(',') == std::string::npos; });
+                  [](const std::string& each) { return !is_initiator_port(each); });
     if (request->action == ReserveAction::kRegisterAndMove) require(!request->initiators.empty());
     auto change = change_reservations(now, *request, caller, kPorts);
     if (!change) continue;

@@ -6,6 +6,7 @@
 #include <catch2/catch.hpp>
 
 #include "base64.h"
+#include "runtime/utf8.h"
 
 namespace sandbay::iscsi {
 

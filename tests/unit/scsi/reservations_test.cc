@@ -99,6 +99,15 @@ struct Model {
     registered.push_back({nexus, key});
   }
 
+  // It unregisters, and what it held alone ends.
+  void leave(const Nexus& nexus, const Nexus& caller) {
+    const bool held = holds(nexus);
+    drop(nexus);
+    if (!held || (is_all(type) && !registered.empty())) return;
+    if (is_for_registrants(type)) attend_others(caller, 0x2A04);
+    type = 0;
+  }
+
   Result enrol(const Nexus& caller, const ReserveOut& out) {
     const Registration* own = find(caller);
     if (out.action == kRegister) {
@@ -108,26 +117,25 @@ struct Model {
     if (out.specifies() && (own != nullptr || out.action == kRegisterAndIgnore)) {
       return refusal(Additional::kInvalidFieldInParameterList);
     }
-    std::vector<unsigned> ports{caller.second};
-    if (out.all_ports) ports = {1, 2};
-    bool changed = out.action_key != 0;
-    for (const unsigned port : ports) {
+    if (own == nullptr && out.action_key == 0) return {};
+    // ALL_TG_PT: as if it came through each port, where a wrong key changes nothing.
+    for (unsigned port = 1; port <= 2; ++port) {
       const Nexus nexus{caller.first, port};
-      if (out.action_key != 0) {
-        put(nexus, out.action_key);
-        for (const std::string& other : out.listed) put({other, port}, out.action_key);
+      const Registration* there = find(nexus);
+      if (nexus != caller) {
+        if (!out.all_ports) continue;
+        const std::uint64_t key = there == nullptr ? 0 : there->key;
+        if (out.action == kRegister && out.key != key) continue;
+      }
+      if (out.action_key == 0) {
+        if (there != nullptr) leave(nexus, caller);
         continue;
       }
-      if (find(nexus) == nullptr) continue;
-      changed = true;
-      const bool held = holds(nexus);
-      drop(nexus);
-      if (!held) continue;
-      if (is_all(type) && !registered.empty()) continue;
-      if (is_for_registrants(type)) attend_others(caller, 0x2A04);
-      type = 0;
+      put(nexus, out.action_key);
+      for (const std::string& other : out.listed) {
+        if (find({other, port}) == nullptr) put({other, port}, out.action_key);
+      }
     }
-    if (!changed) return {};
     kept = out.keep;
     ++generation;
     return {};
@@ -162,9 +170,10 @@ struct Model {
   }
 
   Result move(const Nexus& caller, const ReserveOut& out) {
-    if (type == 0 || is_all(type) || holder != caller) return kConflict;
+    if (type == 0) return refusal(Additional::kInvalidFieldInCdb);
+    if (is_all(type) || holder != caller) return kConflict;
     const Nexus to{out.listed.at(0), out.to_port};
-    if (out.action_key == 0 || to.second < 1 || to.second > 2 || to == caller) {
+    if (out.action_key == 0 || to.second < 1 || to.second > 2 || to.first == caller.first) {
       return refusal(Additional::kInvalidFieldInParameterList);
     }
     put(to, out.action_key);
@@ -342,6 +351,8 @@ class Lab {
   Task<Result> reserve_out(Nexus from, ReserveOut out) {
     const Bytes list = list_of(out);
     const Reply reply = co_await send(from, cdb_for(out, list.size()), list);
+    const bool reached = reply.status == Status::kGood || reply.key() == SenseKey::kIllegalRequest;
+    if (reached && reply.data_out_bytes != list.size()) FAIL("it did not use the whole list");
     co_return result_of(reply);
   }
   static Result result_of(const Reply& reply) { return {reply.status, reply.additional()}; }
@@ -589,7 +600,7 @@ Task<void> reserve_the_old_way(Lab& lab) {
     reply = co_await lab.send(kB, cdb_of({opcode}));
     CHECK(reply.status == Status::kReservationConflict);
   }
-  CHECK_FALSE(lab.unit().reserved());
+  CHECK(lab.unit().reserved_by().empty());
 }
 
 struct BadList {
@@ -630,6 +641,8 @@ std::vector<BadList> bad_lists() {
   wrong("a length that is too small", with(31, 16));
   wrong("an ISID with another letter", with(32 + kB1.size() - 1, 'x'));
   wrong("no name", with(32, 0));
+  wrong("a space in the name", with(36, ' '));
+  wrong("bad UTF-8 in the name", with(36, 0xFF));
   wrong("no NUL", [&whole] {
     Bytes list = whole;
     std::ranges::fill(list.begin() + 32, list.end(), std::byte{'1'});
@@ -698,6 +711,20 @@ Task<void> report_capabilities(Lab& lab) {
   CHECK(told[3] == std::byte{0x91});
 }
 
+// The holder of RESERVE hears it as well.
+Task<void> clear_the_old_way(Lab& lab) {
+  co_await lab.start({kA, kB});
+  const Reply reserved = co_await lab.send(kA, cdb_of({0x16}));
+  REQUIRE(reserved.good());
+  CHECK(lab.unit().reserved_by() == kA1);
+  const Error error = co_await lab.unit().clear_reservations();
+  CHECK(error == Error::kNone);
+  const Reply attention = co_await lab.send(kA, cdb_of({0x00}));
+  CHECK(attention.attention(Additional::kReservationsPreempted));
+  const Reply read = co_await lab.send(kB, cdb_10(0x28, 0, 1));
+  CHECK(read.good());
+}
+
 Task<void> clear_as_operator(Lab& lab) {
   co_await register_both(&lab);
   Result out =
@@ -714,6 +741,84 @@ Task<void> clear_as_operator(Lab& lab) {
     CHECK(read.good());
   }
 }
+
+// Hosts that fence each other at the same time wait for neither: one wins.
+Task<void> preempt_each_other(Lab& lab) {
+  co_await register_both(&lab);
+  const TimePoint begun = lab.unit().home().now();
+  std::vector<std::unique_ptr<FakeCommand>> commands;
+  for (const auto& [from, key, victim] : {std::tuple{kA, 1U, 2U}, std::tuple{kB, 2U, 1U}}) {
+    const ReserveOut out{.action = kPreemptAndAbort, .type = 5, .key = key, .action_key = victim};
+    const Bytes list = list_of(out);
+    commands.push_back(
+        make_command(*lab.nexuses.at(from), cdb_for(out, list.size()), {.out = list}));
+    lab.router().execute(*commands.back());
+  }
+  for (const auto& command : commands) co_await command->gone();
+  CHECK(lab.unit().home().now() - begun < std::chrono::milliseconds(100));
+  CHECK(lab.unit().reservations().keys.size() == 1);
+}
+
+// A registration waits for its store: no reservation of the other kind comes between.
+Task<void> reserve_meanwhile(Lab& lab) {
+  co_await lab.start({kA, kB});
+  const ReserveOut out{.action = kRegister, .action_key = 1, .keep = true};
+  const Bytes list = list_of(out);
+  const auto command = make_command(*lab.nexuses.at(kA), cdb_for(out, list.size()), {.out = list});
+  lab.router().execute(*command);
+  const Reply reserve = co_await lab.send(kB, cdb_of({0x16}));
+  CHECK(reserve.status == Status::kBusy);
+  co_await command->gone();
+  CHECK(command->reply.good());
+  const Reply later = co_await lab.send(kB, cdb_of({0x16}));
+  CHECK(later.status == Status::kReservationConflict);
+}
+
+// A conflict is reported before attentions other than those of resets.
+Task<void> report_in_order(Lab& lab) {
+  co_await register_both(&lab);
+  Result out = co_await lab.reserve_out(kB, {.action = kReserve, .type = 5, .key = 2});
+  REQUIRE(out == Result{});
+  out = co_await lab.reserve_out(kB, {.action = kPreempt, .type = 5, .key = 2, .action_key = 1});
+  REQUIRE(out == Result{});
+  Reply reply = co_await lab.send(kA, cdb_10(0x2A, 0, 1), filled(512, 1));
+  CHECK(reply.status == Status::kReservationConflict);
+  reply = co_await lab.send(kA, cdb_10(0x28, 0, 1));
+  CHECK(reply.attention(Additional::kRegistrationsPreempted));
+  const auto reset = co_await lab.router().manage(
+      *lab.nexuses.at(kB), {.function = scsi::TaskManagementFunction::kLogicalUnitReset});
+  REQUIRE(reset == scsi::TaskManagementResponse::kComplete);
+  reply = co_await lab.send(kA, cdb_10(0x2A, 0, 1), filled(512, 1));
+  CHECK(reply.attention(Additional::kBusDeviceReset));
+}
+
+// iSCSI compares names without regard to case.
+Task<void> log_in_in_capitals(Lab& lab) {
+  const Nexus loud{"iqn.2026-11.org.example:A,i,0x00023d000001", 1};
+  co_await lab.start({loud, kB});
+  Result out = co_await lab.reserve_out(loud, {.action = kRegister, .action_key = 1});
+  REQUIRE(out == Result{});
+  out = co_await lab.reserve_out(loud, {.action = kReserve, .type = 1, .key = 1});
+  REQUIRE(out == Result{});
+  co_await lab.log_out(loud);
+  co_await lab.log_in(kA);
+  const Reply write = co_await lab.send(kA, cdb_10(0x2A, 0, 1), filled(512, 1));
+  CHECK(write.good());
+}
+
+TEST_CASE("Hosts that fence each other wait for nobody", "[scsi][reservation]") {
+  in_lab(preempt_each_other);
+}
+
+TEST_CASE("RESERVE does not come between a registration and its store", "[scsi][reservation]") {
+  in_lab(reserve_meanwhile);
+}
+
+TEST_CASE("Attentions and conflicts are reported in SAM's order", "[scsi][reservation]") {
+  in_lab(report_in_order);
+}
+
+TEST_CASE("A nexus is the same in capitals", "[scsi][reservation]") { in_lab(log_in_in_capitals); }
 
 TEST_CASE("PREEMPT AND ABORT takes the victim's commands with it", "[scsi][reservation]") {
   in_lab(preempt_and_abort);
@@ -741,7 +846,10 @@ TEST_CASE("REPORT CAPABILITIES says what the unit can keep", "[scsi][reservation
   in_lab(report_capabilities);
 }
 
-TEST_CASE("An operator clears reservations", "[scsi][reservation]") { in_lab(clear_as_operator); }
+TEST_CASE("An operator clears reservations", "[scsi][reservation]") {
+  in_lab(clear_as_operator);
+  in_lab(clear_the_old_way);
+}
 
 }  // namespace
 }  // namespace sandbay::testing::reservations_test

@@ -395,9 +395,8 @@ Task<void> later_commands(Bench& bench) {
     unsigned action;
   };
   // EXTENDED COPY, REPORT TARGET PORT GROUPS, SANITIZE.
-  for (const Case& each :
-       {Case{0x83, 0}, Case{0x84, 3}, Case{0x5E, 4}, Case{0x5F, 8}, Case{0xA3, 0x0A},
-        Case{0x48, 1}, Case{0x7F, 0}, Case{0xFF, 0}}) {
+  for (const Case& each : {Case{0x83, 0}, Case{0x84, 3}, Case{0x5E, 4}, Case{0x5F, 8},
+                           Case{0xA3, 0x0A}, Case{0x48, 1}, Case{0x7F, 0}, Case{0xFF, 0}}) {
     const Reply reply = co_await bench.send_to_unit(cdb_of({each.opcode, each.action}));
     const bool known = each.opcode == 0x5E || each.opcode == 0x5F || each.opcode == 0xA3;
     CHECK(

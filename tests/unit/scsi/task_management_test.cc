@@ -348,7 +348,7 @@ Task<void> reset(Bench& bench) {
     CHECK(stopped.good());
     const TaskManagementResponse done = co_await bench.manage(each.function);
     CHECK(done == TaskManagementResponse::kComplete);
-    CHECK(!bench.unit.reserved());
+    CHECK(bench.unit.reserved_by().empty());
     CHECK(!bench.unit.mode_parameters().task_aborted_status);
     for (scsi::Nexus* nexus : {bench.nexus.get(), other.get()}) {
       const Reply first = co_await send(bench.router, *nexus, kTestUnitReady);

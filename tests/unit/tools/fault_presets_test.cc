@@ -25,7 +25,7 @@ TEST_CASE("Presets of faults are rules", "[tools]") {
   check_rules(flaky_rules("v", {}),
               {"id=flaky.v at=lun:v " + everything + " up=10s down=2s" + fails});
   check_rules(flaky_rules("v", {.up = "3s", .down = "1s", .drop_writes = true}),
-              {"id=flaky.v at=lun:v op=write up=3s down=1s do=lost"});
+              {"id=flaky.v at=lun:v op=write,unmap,write_zeroes up=3s down=1s do=lost"});
   check_rules(flaky_rules("v", {.error_writes = true}),
               {"id=flaky.v at=lun:v op=write,unmap,write_zeroes up=10s down=2s" + fails});
   check_rules(delay_rules("v", {.read = "100ms", .flush = "1s"}),
@@ -37,6 +37,11 @@ TEST_CASE("Presets of faults are rules", "[tools]") {
                "id=dust.v.7.written at=lun:v op=write,write_zeroes lba=7+1 state=!dust.a1.7 "
                "do=nothing set=dust.a1.7"});
   CHECK(dust_rules("v", "4096-4100,5000", "a1").size() == 12);
+  // Ids have at most 64 letters.
+  const std::string longest(63, 'v');
+  check_rules(dust_rules(longest, "9999999999999999999", "0123456789abcdef"),
+              dust_rules(longest, "9999999999999999999", "0123456789abcdef"));
+  CHECK(error_rules(longest) != error_rules(longest.substr(1) + "w"));
 }
 
 TEST_CASE("Presets that make no sense are refused", "[tools]") {
