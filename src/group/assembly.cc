@@ -56,9 +56,11 @@ Task<std::expected<std::unique_ptr<Group>, StartRefusal>> Group::start(Configura
 }
 
 RunningGroup::RunningGroup(Configuration configuration, metadata::Store& store)
-    : configuration_(std::move(configuration)),
-      store_(store),
-      started_(Executor::current().now()) {}
+    : configuration_(std::move(configuration)), store_(store), started_(Executor::current().now()) {
+  for (const PortalConfiguration& portal : configuration_.portals) {
+    access_states_.emplace(portal.group_tag, scsi::AccessState::kActiveOptimized);
+  }
+}
 
 RunningGroup::~RunningGroup() { assert(gate_.closed()); }
 

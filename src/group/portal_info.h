@@ -11,6 +11,7 @@ struct PortalInfo {
   std::string listen;      // With the port in use.
   std::string advertised;  // "auto": as reached; empty: where it listens.
   std::uint16_t group_tag = 1;
+  std::string access_state;           // As an operator set it, such as "active/optimized".
   std::string member;                 // Whose it is; empty: the group's.
   std::optional<std::uint64_t> rate;  // The port's, bytes a second; none: no limit.
   std::uint32_t connections = 0;      // Discovery does not count.

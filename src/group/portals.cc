@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "group/listening.h"
+#include "group/log.h"
 #include "group/running_group.h"
 #include "model/paced_stream.h"
 
@@ -54,8 +55,41 @@ std::vector<PortalInfo> RunningGroup::portals() const {
     list[i].connections = now[i].connections;
     list[i].recent_bytes = now[i].recent_bytes;
     list[i].takes_logins = now[i].takes_logins;
+    list[i].access_state = scsi::describe(access_states_.at(list[i].group_tag));
   }
   return list;
+}
+
+Task<Answer<std::vector<PortalInfo>>> RunningGroup::set_access_state_now(std::uint16_t group_tag,
+                                                                         std::string state) {
+  const auto wanted = scsi::access_state_of(state);
+  if (!wanted) {
+    co_return refuse(Refusal::Code::kInvalid,
+                     fmt::format("access state \"{}\": active/optimized, active/non-optimized, "
+                                 "standby, unavailable and transitioning are possible",
+                                 state));
+  }
+  const auto found = access_states_.find(group_tag);
+  if (found == access_states_.end()) {
+    co_return refuse(Refusal::Code::kNotFound,
+                     fmt::format("no portal has the group_tag {}; see the portal list", group_tag));
+  }
+  found->second = *wanted;
+  std::vector<std::shared_ptr<Volume>> units;
+  for (const auto& [name, volume] : volumes_) units.push_back(volume);
+  for (const auto& [uuid, snapshot] : snapshots_) {
+    if (snapshot.volume != nullptr) units.push_back(snapshot.volume);
+  }
+  for (const auto& volume : units) co_await volume->set_access_state(group_tag, *wanted);
+  log(Severity::kInformation, fmt::format("portal group {}: {}", group_tag, state));
+  std::vector<PortalInfo> list = portals();
+  std::erase_if(list, [&](const PortalInfo& portal) { return portal.group_tag != group_tag; });
+  co_return list;
+}
+
+Task<Answer<std::vector<PortalInfo>>> RunningGroup::set_access_state(std::uint16_t group_tag,
+                                                                     std::string state) {
+  return alone(set_access_state_now(group_tag, std::move(state)));
 }
 
 // Until the daemon ends: ports of a container, say, are known after its start and new after each.

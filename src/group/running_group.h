@@ -71,6 +71,8 @@ class RunningGroup final : public Group {
 
   // views.cc
   std::vector<PortalInfo> portals() const override;  // portals.cc
+  Task<Answer<std::vector<PortalInfo>>> set_access_state(std::uint16_t group_tag,
+                                                         std::string state) override;
   Task<Answer<PortalInfo>> advertise(std::string listen, std::string advertised) override;
   Task<GroupInfo> show_group() override;
   Task<Shared<Measurements>> measure() override;
@@ -418,6 +420,8 @@ class RunningGroup final : public Group {
   Answer<std::shared_ptr<Volume>> with_unit(const SnapshotName& name);
   Task<Answer<ReservationsInfo>> reservations_now(SnapshotName name);
   Task<Answer<void>> clear_reservations_now(SnapshotName name);
+  Task<Answer<std::vector<PortalInfo>>> set_access_state_now(std::uint16_t group_tag,
+                                                             std::string state);
   Task<CacheInfo> cache_now();
   Task<Answer<void>> flush_cache_now(std::string set);
   Task<Answer<DiscardedWrites>> discard_writes_now(std::string set, std::string confirmed);
@@ -526,7 +530,8 @@ class RunningGroup final : public Group {
   metadata::Store& store_;
   GroupRecord identity_;
   TimePoint started_;
-  std::vector<PortalInfo> portals_;  // As they were opened.
+  std::vector<PortalInfo> portals_;                           // As they were opened.
+  std::map<std::uint16_t, scsi::AccessState> access_states_;  // By portal group.
   ReservationBook reservations_{store_};
   EventLog events_;
   AuditLog audit_;

@@ -212,6 +212,10 @@ class Service {
   virtual Task<GroupInfo> show_group() = 0;
   // What discovery names for the portal that listens there, until the daemon ends: "auto", "none",
   // or an address.
+  // The asymmetric access state of the target port group whose portals have this tag, for every
+  // volume, until the daemon ends or a host sets another; these portals. Hosts hear it.
+  virtual Task<Answer<std::vector<PortalInfo>>> set_access_state(std::uint16_t group_tag,
+                                                                 std::string state) = 0;
   virtual Task<Answer<PortalInfo>> advertise(std::string listen, std::string advertised) = 0;
   // Callers that ask at the same time share one answer.
   virtual Task<Shared<Measurements>> measure() = 0;

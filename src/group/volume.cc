@@ -170,6 +170,9 @@ void Volume::finish_opening(cache::StreamBudget* streams) {
   }
   unit_ = std::make_unique<scsi::LogicalUnit>(*device_, unit_options(record_, array_));
   unit_->set_offline(!record_.online);
+  for (std::size_t i = 0; i < array_.access_states.size(); ++i) {
+    unit_->set_access_state(array_.target_ports.at(i), array_.access_states[i]);
+  }
   if (array_.reservations != nullptr) {
     reservations_ = array_.reservations->part(record_.uuid);
     unit_->restore_reservations(*reservations_, array_.reservations->of(record_.uuid));
@@ -423,6 +426,15 @@ void Volume::content_replaced() {
 
 Task<void> Volume::warn_of_space() {
   if (!failure_) co_await invoke_on(*home_, warn_of_space_here());
+}
+
+Task<void> Volume::set_access_state(std::uint16_t port_group, scsi::AccessState state) {
+  co_await invoke_on(*home_, set_access_state_here(port_group, state));
+}
+
+Task<void> Volume::set_access_state_here(std::uint16_t port_group, scsi::AccessState state) {
+  if (unit_ != nullptr) unit_->set_access_state(port_group, state);
+  co_return;
 }
 
 Task<void> Volume::warn_of_space_here() {

@@ -68,7 +68,8 @@ struct ArrayFacts {
   std::array<std::uint8_t, 16> id{};
   fault::FaultEngine* faults = nullptr;     // Null: its units do not break on command.
   ReservationBook* reservations = nullptr;  // Null: none outlives the daemon.
-  std::vector<std::uint16_t> target_ports;  // Relative identifiers.
+  std::vector<std::uint16_t> target_ports;  // Relative identifiers, each with its access state.
+  std::vector<scsi::AccessState> access_states;
 };
 
 // Why a volume's device could not be opened.
@@ -143,6 +144,8 @@ class Volume {
   // ABORTED COMMAND, and every initiator gets a unit attention. On its home, for a volume on a
   // pool.
   void content_replaced();
+  // An operator sets the access state of a target port group.
+  Task<void> set_access_state(std::uint16_t port_group, scsi::AccessState state);
   // A thin volume has taken as much as was to be told: initiators are told.
   Task<void> warn_of_space();
   // Its record has another name.
@@ -166,6 +169,7 @@ class Volume {
   void finish_opening(cache::StreamBudget* streams);
   Task<void> apply_access_here();
   Task<void> warn_of_space_here();
+  Task<void> set_access_state_here(std::uint16_t port_group, scsi::AccessState state);
   Task<void> take_name_here();
   static Task<std::expected<void, OpenFailure>> open_file(Volume* volume, Opening opening);
   Task<State> state_here();

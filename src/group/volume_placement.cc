@@ -255,10 +255,11 @@ Task<bool> RunningGroup::leave_places() {
 
 ArrayFacts RunningGroup::array_facts() {
   const IdentityConfiguration& identity = configuration_.identity;
-  std::vector<std::uint16_t> ports;  // One a portal group.
-  for (const PortalConfiguration& portal : configuration_.portals) {
-    if (std::ranges::find(ports, portal.group_tag) == ports.end())
-      ports.push_back(portal.group_tag);
+  std::vector<std::uint16_t> ports;
+  std::vector<scsi::AccessState> states;
+  for (const auto& [tag, state] : access_states_) {
+    ports.push_back(tag);
+    states.push_back(state);
   }
   return {.vendor = identity.vendor,
           .product = identity.product,
@@ -268,7 +269,8 @@ ArrayFacts RunningGroup::array_facts() {
           .id = identity.array,
           .faults = members_->first().faults(),
           .reservations = &reservations_,
-          .target_ports = std::move(ports)};
+          .target_ports = std::move(ports),
+          .access_states = std::move(states)};
 }
 
 Task<Volume::Opened> RunningGroup::open_device(VolumeRecord record, Volume::Opening opening) {

@@ -35,6 +35,7 @@ json to_json(const group::PortalInfo& info) {
   return {{"listen", info.listen},
           {"advertised", info.advertised},
           {"group_tag", info.group_tag},
+          {"access_state", info.access_state},
           {"member", info.member},
           {"rate", std::move(rate)},
           {"connections", info.connections},

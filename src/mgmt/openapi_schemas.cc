@@ -13,12 +13,14 @@ const std::string_view kSchemas = R"json({
       "description": "One sentence that names the object and says what would be accepted."}}}}},
 "Size": {"description": "A number of bytes, or text such as 512MiB, 100GiB or 1TB.",
   "oneOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]},
-"Portal": {"type": "object", "required": ["listen", "advertised", "group_tag", "member", "rate",
-  "connections", "recent_bytes", "takes_logins"], "properties": {
+"Portal": {"type": "object", "required": ["listen", "advertised", "group_tag", "access_state",
+  "member", "rate", "connections", "recent_bytes", "takes_logins"], "properties": {
   "listen": {"type": "string", "description": "Address and port."},
   "advertised": {"type": "string",
     "description": "What discovery names; empty: the local address; auto: the one reached."},
   "group_tag": {"type": "integer"},
+  "access_state": {"type": "string", "description":
+    "The asymmetric access state of its group, as an operator set it for every volume."},
   "member": {"type": "string", "description": "Whose it is; empty: the group's."},
   "rate": {"type": "integer", "nullable": true,
     "description": "Bytes a second that its port passes; null: as fast as the host allows."},
@@ -27,6 +29,9 @@ const std::string_view kSchemas = R"json({
     "description": "Moved in the last five seconds; 0 where logins are not balanced."},
   "takes_logins": {"type": "boolean",
     "description": "Logins are served there; otherwise they go on to another portal."}}},
+"AccessStateChange": {"type": "object", "required": ["state"], "additionalProperties": false,
+  "properties": {"state": {"type": "string", "enum": ["active/optimized", "active/non-optimized",
+    "standby", "unavailable", "transitioning"]}}},
 "PortalChange": {"type": "object", "required": ["advertised"], "additionalProperties": false,
   "properties": {"advertised": {"type": "string",
     "description": "An address such as 192.0.2.1:3260, auto, or none for where it listens."}}},

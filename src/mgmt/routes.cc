@@ -47,6 +47,18 @@ Reply change_portal(Backend& backend, const Call& call) {
       backend.service().advertise(call.parameters.at("listen"), std::move(*advertised))));
 }
 
+Reply set_access_state(Backend& backend, const Call& call) {
+  auto state = read_word(call.body, "state", "an access state such as \"standby\"");
+  if (!state) return error_reply(400, state.error());
+  const std::string& text = call.parameters.at("tag");
+  std::uint16_t tag = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), tag);
+  if (error != std::errc{} || end != text.data() + text.size()) {
+    return error_reply(404, fmt::format("portal group {}: is not a tag of portals", text));
+  }
+  return list("portals", backend.run(backend.service().set_access_state(tag, std::move(*state))));
+}
+
 Reply list_volumes(Backend& backend, const Call&) {
   return list("volumes", *backend.run(backend.service().list_volumes()));
 }
@@ -191,6 +203,17 @@ const std::vector<Route> kOwnRoutes = {
      .response_schema = "Portal",
      .refusals = {404, 409},
      .handle = change_portal},
+    {.method = "POST",
+     .path = "/api/v1/portal-groups/{tag}/access-state",
+     .operation = "setAccessState",
+     .summary = "Set the asymmetric access state of a portal group for every volume",
+     .description =
+         "Until the daemon ends, or a host sets another for a volume. Hosts get the unit "
+         "attention ASYMMETRIC ACCESS STATE CHANGED.",
+     .request_schema = "AccessStateChange",
+     .response_schema = "PortalList",
+     .refusals = {404},
+     .handle = set_access_state},
     {.method = "GET",
      .path = "/api/v1/volumes",
      .operation = "listVolumes",

@@ -24,13 +24,17 @@ constexpr auto kOther = CommandKind::kOther;
 
 // Served whatever the state of the unit is.
 constexpr std::uint16_t kAlways = Flag::kServesDespiteAttention | Flag::kServesDespiteReservation |
-                                  Flag::kServesDespiteNotReady | Flag::kOpen;
+                                  Flag::kServesDespiteNotReady | Flag::kOpen | Flag::kInUnavailable;
 constexpr std::uint16_t kOpen = Flag::kOpen;
 constexpr std::uint16_t kAlters = Flag::kAlters;
 constexpr std::uint16_t kStopped = Flag::kServesDespiteNotReady;
-constexpr std::uint16_t kFree = kStopped | Flag::kServesDespiteReservation | kOpen;
+constexpr std::uint16_t kFree =
+    kStopped | Flag::kServesDespiteReservation | kOpen | Flag::kInStandby;
 constexpr std::uint16_t kAction = Flag::kHasServiceAction;
-constexpr std::uint16_t kReserves = kAction | kStopped | kOpen;
+constexpr std::uint16_t kReserves = kAction | kStopped | kOpen | Flag::kInStandby;
+constexpr std::uint16_t kModes = kStopped | Flag::kInStandby;
+constexpr std::uint16_t kOldReserves = kStopped | kOpen | Flag::kInStandby;
+constexpr std::uint16_t kGroups = kAction | kStopped | Flag::kInUnavailable;
 constexpr std::uint16_t kWrites = Flag::kWrites;
 constexpr std::uint16_t kSame = Flag::kWrites | Flag::kUnmapBit;
 constexpr std::uint16_t kThin = Flag::kWrites | Flag::kThinOnly;
@@ -58,6 +62,8 @@ constexpr Usage kUnmapUsage{0, 0, 0, 0, 0, kGroup, kAny, kAny};
 constexpr Usage kReportOpcodes{0x1F, 0x87, kAny, kAny, kAny, kAny, kAny, kAny, kAny};
 constexpr Usage kCompareAndWrite{kDpoFua, kAny, kAny, kAny, kAny, kAny, kAny,
                                  kAny,    kAny, 0,    0,    0,    kAny, kGroup};
+constexpr Usage kReportGroups{kAny, 0, 0, 0, 0, kAny, kAny, kAny, kAny};
+constexpr Usage kSetGroups{0x1F, 0, 0, 0, 0, kAny, kAny, kAny, kAny};
 constexpr Usage kReserveIn{0x1F, 0, 0, 0, 0, 0, kAny, kAny};
 constexpr Usage kReserveOut{0x1F, kAny, 0, 0, kAny, kAny, kAny, kAny};
 constexpr Usage kReportTmfs{0x1F, 0x80, 0, 0, 0, kAny, kAny, kAny, kAny};
@@ -76,11 +82,11 @@ struct CommandHandlers {
     Row{0x08, 0, 6, kRead, 0, "READ(6)", {0x1F, kAny, kAny, kAny}, &Unit::read},
     Row{0x0A, 0, 6, kWrite, kWrites, "WRITE(6)", {0x1F, kAny, kAny, kAny}, &Unit::write},
     Row{0x12, 0, 6, kOther, kAlways, "INQUIRY", {0x01, kAny, kAny, kAny}, &Unit::inquiry},
-    Row{0x15, 0, 6, kOther, kStopped | kAlters, "MODE SELECT(6)",
+    Row{0x15, 0, 6, kOther, kModes | kAlters, "MODE SELECT(6)",
         {0x11, 0, 0, kAny}, &Unit::mode_select},
-    Row{0x16, 0, 6, kOther, kStopped | kOpen, "RESERVE(6)", {}, &Unit::reserve},
+    Row{0x16, 0, 6, kOther, kOldReserves, "RESERVE(6)", {}, &Unit::reserve},
     Row{0x17, 0, 6, kOther, kFree, "RELEASE(6)", {}, &Unit::release},
-    Row{0x1A, 0, 6, kOther, kStopped, "MODE SENSE(6)", {0x08, kAny, kAny, kAny}, &Unit::mode_sense},
+    Row{0x1A, 0, 6, kOther, kModes, "MODE SENSE(6)", {0x08, kAny, kAny, kAny}, &Unit::mode_sense},
     Row{0x1B, 0, 6, kOther, kStopped | kAlters, "START STOP UNIT",
         {0x01, 0, 0x0F, 0xF7}, &Unit::start_stop_unit, 60},
     Row{0x1E, 0, 6, kOther, kStopped | kAlters, "PREVENT ALLOW MEDIUM REMOVAL",
@@ -96,11 +102,11 @@ struct CommandHandlers {
         blocks_10(kSync), &Unit::synchronize_cache, 60},
     Row{0x41, 0, 10, kWrite, kSame, "WRITE SAME(10)", blocks_10(0x08), &Unit::write_same, 60},
     Row{0x42, 0, 10, kUnmap, kThin, "UNMAP", kUnmapUsage, &Unit::unmap, 60},
-    Row{0x55, 0, 10, kOther, kStopped | kAlters, "MODE SELECT(10)",
+    Row{0x55, 0, 10, kOther, kModes | kAlters, "MODE SELECT(10)",
         {0x11, 0, 0, 0, 0, 0, kAny, kAny}, &Unit::mode_select},
-    Row{0x56, 0, 10, kOther, kStopped | kOpen, "RESERVE(10)", {}, &Unit::reserve},
+    Row{0x56, 0, 10, kOther, kOldReserves, "RESERVE(10)", {}, &Unit::reserve},
     Row{0x57, 0, 10, kOther, kFree, "RELEASE(10)", {}, &Unit::release},
-    Row{0x5A, 0, 10, kOther, kStopped, "MODE SENSE(10)",
+    Row{0x5A, 0, 10, kOther, kModes, "MODE SENSE(10)",
         {0x18, kAny, kAny, 0, 0, 0, kAny, kAny}, &Unit::mode_sense},
     Row{0x5E, 0, 10, kOther, kReserves, "PERSISTENT RESERVE IN, READ KEYS",
         kReserveIn, &Unit::persistent_reserve_in},
@@ -145,10 +151,14 @@ struct CommandHandlers {
         blocks_16(0x1F, 0), &Unit::get_lba_status},
     Row{0xA0, 0, 12, kOther, kAlways, "REPORT LUNS",
         {0, kAny, 0, 0, 0, kAny, kAny, kAny, kAny}, &Unit::report_luns},
+    Row{0xA3, 0x0A, 12, kOther, kGroups | kOpen, "REPORT TARGET PORT GROUPS", kReportGroups,
+        &Unit::report_target_port_groups},
     Row{0xA3, 0x0C, 12, kOther, kAction | kStopped, "REPORT SUPPORTED OPERATION CODES",
         kReportOpcodes, &Unit::report_supported_opcodes},
     Row{0xA3, 0x0D, 12, kOther, kAction | kStopped, "REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS",
         kReportTmfs, &Unit::report_supported_tmfs},
+    Row{0xA4, 0x0A, 12, kOther, kGroups | kAlters, "SET TARGET PORT GROUPS", kSetGroups,
+        &Unit::set_target_port_groups},
     Row{0xA8, 0, 12, kRead, 0, "READ(12)", blocks_12(kDpoFua), &Unit::read},
     Row{0xAA, 0, 12, kWrite, kWrites, "WRITE(12)", blocks_12(kDpoFua), &Unit::write},
     Row{0xAE, 0, 12, kWrite, kWrites, "WRITE AND VERIFY(12)",

@@ -33,6 +33,9 @@ struct CommandFlags {
     // Under another's persistent reservation (SPC-4 5.12.1, SBC-3 4.15): allowed in any case;
     kOpen = 1 << 7,
     kAlters = 1 << 8,  // refused as writes are; others are refused where reads are.
+    // Through a target port whose access state (SPC-4 5.15.2) is standby,
+    kInStandby = 1 << 9,
+    kInUnavailable = 1 << 10,  // or any.
   };
 };
 

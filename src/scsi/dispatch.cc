@@ -23,6 +23,7 @@ NexusState& LogicalUnit::state_of(const Command& command) {
     found->second.ports = {.initiator_port = std::move(port),
                            .target_port = nexus.identity().relative_target_port};
     found->second.rights = rights_of(persistent_.now, found->second.ports);
+    found->second.access = port_groups_.state_of(found->second.ports.target_port);
     found->second.writer = writers_.host_of(nexus.identity().initiator_port);
     found->second.attentions.establish(UnitAttention::kPowerOn);
   }
@@ -114,6 +115,9 @@ std::optional<Outcome> LogicalUnit::check(Command& command) {
       sense.additional = Additional::kSpaceAllocationFailed;
     }
     return check_condition(sense);
+  }
+  if (nexus.access != AccessState::kActiveOptimized) [[unlikely]] {
+    if (const auto refused = check_access(*row, nexus.access)) return refused;
   }
   if (const auto refused = check_ready(*row)) return refused;
   if (row->is(CommandFlags::kWrites)) {

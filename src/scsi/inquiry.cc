@@ -13,7 +13,7 @@ namespace sandbay::scsi {
 namespace {
 
 constexpr std::size_t kLargestVpdPage = 1024;
-constexpr std::array<std::uint8_t, 7> kVpdPages{0x00, 0x80, 0x83, 0x86, 0xB0, 0xB1, 0xB2};
+constexpr std::array<std::uint8_t, 8> kVpdPages{0x00, 0x80, 0x83, 0x86, 0x88, 0xB0, 0xB1, 0xB2};
 
 // SPC-4 7.8.6.1.
 enum class CodeSet : std::uint8_t { kBinary = 1, kAscii = 2, kUtf8 = 3 };
@@ -87,6 +87,26 @@ class DesignatorList {
   std::size_t used_ = 0;
 };
 
+// SCSI Ports (SPC-4 7.8.14), as many as the page has room for. The target's ports differ in their
+// tags alone.
+std::size_t scsi_ports(std::string_view target_port, std::span<const std::uint16_t> ports,
+                       std::span<std::byte> page) {
+  constexpr std::size_t kHead = 12;
+  const std::string_view target = target_port.substr(0, target_port.find(",t,"));
+  std::size_t used = 0;
+  for (const std::uint16_t port : ports) {
+    if (used + kHead > page.size()) break;
+    const auto descriptor = page.subspan(used);
+    DesignatorList list(descriptor.subspan(kHead));
+    list.add_name(Association::kPort, fmt::format("{},t,0x{:04x}", target, port));
+    if (list.used() == 0) break;
+    put_big_endian(descriptor, 2, port);
+    put_big_endian(descriptor, 10, static_cast<std::uint16_t>(list.used()));
+    used += kHead + list.used();
+  }
+  return used;
+}
+
 }  // namespace
 
 std::size_t LogicalUnit::standard_inquiry(std::span<std::byte> page) const {
@@ -95,6 +115,8 @@ std::size_t LogicalUnit::standard_inquiry(std::span<std::byte> page) const {
   page[2] = std::byte{0x06};                                         // SPC-4
   page[3] = std::byte{0x12};                                         // HISUP, response format 2
   page[4] = std::byte{kBytes - 5};
+  // TPGS: implicit and explicit changes. Vendors' arrays have their own way to tell of paths.
+  if (options_.personality == nullptr) page[5] = std::byte{0x30};
   page[7] = std::byte{0x02};  // CMDQUE
   put_text(page.subspan(8, 8), options_.vendor);
   put_text(page.subspan(16, 16), options_.product);
@@ -197,6 +219,8 @@ std::size_t LogicalUnit::vital_product_data(std::uint8_t code, const Command& co
       if (geometry().non_volatile_cache) page[2] |= std::byte{0x02};
       page[3] = std::byte{0x01};  // LUICLR: unit attentions are per nexus.
       return 60;
+    case 0x88:
+      return scsi_ports(command.nexus->identity().target_port, options_.target_ports, page);
     case 0xB0:
       return block_limits(page);
     case 0xB1: {

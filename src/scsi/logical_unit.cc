@@ -26,7 +26,8 @@ LogicalUnit::LogicalUnit(BlockDevice& device, LogicalUnitOptions options)
     : device_(device),
       home_(device.home()),
       options_(std::move(options)),
-      piece_blocks_(blocks_per_piece(device.geometry())) {
+      piece_blocks_(blocks_per_piece(device.geometry())),
+      port_groups_(options_.target_ports) {
   default_modes_.write_cache_enabled = options_.write_cache_enabled;
   default_modes_.task_aborted_status = options_.task_aborted_status;
   modes_ = default_modes_;

@@ -30,6 +30,7 @@
 #include "scsi/job.h"
 #include "scsi/mode_pages.h"
 #include "scsi/personality.h"
+#include "scsi/port_groups.h"
 #include "scsi/reservations.h"
 #include "scsi/sense.h"
 #include "scsi/target_device.h"
@@ -78,7 +79,8 @@ struct LogicalUnitOptions {
   std::uint32_t maximum_unmap_blocks = 1U << 20;
   std::uint32_t maximum_unmap_descriptors = 256;
   std::uint32_t maximum_write_same_blocks = 1U << 20;
-  std::vector<std::uint16_t> target_ports = {1};  // Relative identifiers: where it is served.
+  // Relative identifiers: where it is served. Each is a target port group of the same number.
+  std::vector<std::uint16_t> target_ports = {1};
 };
 
 // The nexus as a router makes it; what a unit must know of it besides its identity.
@@ -100,7 +102,8 @@ class RoutedNexus final : public Nexus {
 struct NexusState {
   const TaskRouter* router = nullptr;
   NexusPorts ports;
-  ReservedRights rights;  // By the persistent reservations of now.
+  ReservedRights rights;                               // By the persistent reservations of now.
+  AccessState access = AccessState::kActiveOptimized;  // Its port group's.
   UnitAttentions attentions;
   bool prevents_removal = false;
   Error deferred_error = Error::kNone;  // A flush behind an IMMED command's status has failed.
@@ -135,6 +138,8 @@ class LogicalUnit {
   // Before it is used: with a store, which outlives the unit, they can be kept over a restart, and
   // these were.
   void restore_reservations(ReservationStore& store, PersistentReservations kept);
+  // An operator sets a target port group's state; hosts get ASYMMETRIC ACCESS STATE CHANGED.
+  void set_access_state(std::uint16_t port_group, AccessState state);
   // As an operator wants: every registration and reservation has ended, and hosts hear it.
   Task<Error> clear_reservations();
   // See BlockDevice.
@@ -245,6 +250,8 @@ class LogicalUnit {
   Outcome lose(const Command& command) const;
   std::optional<Outcome> report_attention(NexusState& nexus);
   std::optional<Outcome> check_ready(const CommandRow& row) const;
+  std::optional<Outcome> check_access(const CommandRow& row, AccessState state) const;
+  void access_changed(std::optional<std::uint64_t> caller);
   NexusState& state_of(const Command& command);
 
   // Outcomes.
@@ -283,6 +290,9 @@ class LogicalUnit {
   Job release(Command& command);
   Job persistent_reserve_in(Command& command);
   Job persistent_reserve_out(Command& command);
+  // port_group_commands.cc
+  Job report_target_port_groups(Command& command);
+  Job set_target_port_groups(Command& command);
   // sbc.cc
   Job read_capacity_10(Command& command);
   Job read_capacity_16(Command& command);
@@ -391,6 +401,7 @@ class LogicalUnit {
   bool offline_ = false;
   std::optional<std::uint64_t> reservation_;  // RESERVE: the nexus that holds it.
   Persistent persistent_;
+  PortGroups port_groups_;
 
   std::unordered_map<std::uint64_t, NexusState> nexuses_;
   std::uint64_t last_nexus_ = 0;  // The one looked up last, as most commands follow their like.

@@ -77,6 +77,7 @@ enum class Additional : std::uint16_t {
   kReservationsPreempted = 0x2A03,
   kReservationsReleased = 0x2A04,
   kRegistrationsPreempted = 0x2A05,
+  kAccessStateChanged = 0x2A06,
   kCapacityDataHasChanged = 0x2A09,
   kCommandsClearedByAnotherInitiator = 0x2F00,
   kCommandsClearedByDeviceServer = 0x2F02,

@@ -20,6 +20,8 @@ Additional additional_of(UnitAttention condition) noexcept {
       return Additional::kCapacityDataHasChanged;
     case UnitAttention::kModeParametersChanged:
       return Additional::kModeParametersChanged;
+    case UnitAttention::kAccessStateChanged:
+      return Additional::kAccessStateChanged;
     case UnitAttention::kReservationsPreempted:
       return Additional::kReservationsPreempted;
     case UnitAttention::kReservationsReleased:

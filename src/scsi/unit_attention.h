@@ -20,6 +20,7 @@ enum class UnitAttention : std::uint8_t {
   kMediumMayHaveChanged,
   kCapacityChanged,
   kModeParametersChanged,
+  kAccessStateChanged,
   kReservationsPreempted,
   kReservationsReleased,
   kRegistrationsPreempted,

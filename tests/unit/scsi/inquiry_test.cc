@@ -67,7 +67,7 @@ Task<void> supported_pages(Bench& bench) {
     CHECK(page.in(1) == last);
     CHECK(page.data.size() == 4U + big_endian<std::uint16_t>(page.data, 2));
   }
-  CHECK(pages == std::set<unsigned>{0x00, 0x80, 0x83, 0x86, 0xB0, 0xB1, 0xB2});
+  CHECK(pages == std::set<unsigned>{0x00, 0x80, 0x83, 0x86, 0x88, 0xB0, 0xB1, 0xB2});
   const Reply other = co_await bench.send_to_unit(inquiry(255, 0x8F));
   CHECK(other.illegal(Additional::kInvalidFieldInCdb));
 }

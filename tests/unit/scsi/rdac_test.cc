@@ -58,8 +58,8 @@ Task<Reply> vendor_page(Bench& bench, unsigned code, std::size_t whole, std::str
 
 Task<void> listed(Bench& bench) {
   const Reply list = co_await bench.send_to_unit(inquiry(255, 0x00));
-  CHECK(list.data ==
-        bytes_of({0, 0, 0, 11, 0x00, 0x80, 0x83, 0x86, 0xB0, 0xB1, 0xB2, 0xC2, 0xC4, 0xC8, 0xC9}));
+  CHECK(list.data == bytes_of({0, 0, 0, 12, 0x00, 0x80, 0x83, 0x86, 0x88, 0xB0, 0xB1, 0xB2, 0xC2,
+                               0xC4, 0xC8, 0xC9}));
   const Reply other = co_await bench.send_to_unit(inquiry(255, 0xC3));
   CHECK(other.illegal(Additional::kInvalidFieldInCdb));
 }
