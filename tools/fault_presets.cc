@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <optional>
@@ -61,7 +62,9 @@ std::vector<std::string> flaky_rules(const std::string& volume, const FlakyPrese
   if (preset.drop_writes) {
     return {rule(id, volume, fmt::format("op={} {} do=lost", kWrites, phases))};
   }
-  const std::string_view operations = preset.error_writes ? kWrites : kEverything;
+  // A flush is a write without data there.
+  const std::string_view operations =
+      preset.error_writes ? "write,flush,unmap,write_zeroes" : kEverything;
   return {rule(id, volume, fmt::format("op={} {} {}", operations, phases, kFails))};
 }
 
@@ -78,15 +81,18 @@ std::vector<std::string> dust_rules(const std::string& volume, const std::string
   if (bad.empty() || bad.size() > kMostBlocks) {
     throw CLI::ValidationError("--blocks", fmt::format("1 to {} blocks are possible", kMostBlocks));
   }
+  std::ranges::sort(bad);
+  bad.erase(std::ranges::unique(bad).begin(), bad.end());
   std::vector<std::string> rules;
   for (const std::uint64_t block : bad) {
     const std::string written = fmt::format("dust.{}.{}", run, block);
     rules.push_back(
         rule(fmt::format("dust.{}.{}", label_of(volume), block), volume,
              fmt::format("op=read lba={}+1 state=!{} do=check key=3 code=11/00", block, written)));
-    rules.push_back(rule(fmt::format("dust.{}.{}.written", label_of(volume), block), volume,
-                         fmt::format("op=write,write_zeroes lba={}+1 state=!{} do=nothing set={}",
-                                     block, written, written)));
+    rules.push_back(
+        rule(fmt::format("dust.{}.{}.written", label_of(volume), block), volume,
+             fmt::format("op=write,write_zeroes,unmap lba={}+1 state=!{} do=nothing set={}", block,
+                         written, written)));
   }
   return rules;
 }

@@ -92,7 +92,7 @@ std::string wrong_at_path(const Rule& rule) {
     const bool of_connections = rule.pdus != 0 || rule.outgoing.has_value() || rule.lun.has_value();
     if (of_connections) return "at=lun: pdu, dir and lun are of session, conn and link";
     if (!rule.opcodes.empty() && rule.operations != 0) return "opcode=: leave out op=";
-    return {};
+    return not_struck(rule);
   }
   if (rule.operations != 0 || rule.lba.has_value() || rule.length != Bounds{} ||
       rule.fua.has_value() || rule.depth != Bounds{}) {

@@ -27,6 +27,14 @@ bool is_served(const Rule& rule, const Occasion& occasion) {
          (way_of(rule) == Way::kStandby && std::ranges::binary_search(kStandby, opcode));
 }
 
+// COMPARE AND WRITE and ORWRITE read the blocks first: a host would take a lock that another has.
+bool may_be_lost(const Rule& rule, const Occasion& occasion) {
+  constexpr std::uint8_t kCompareAndWrite = 0x89;
+  constexpr std::uint8_t kOrWrite = 0x8B;
+  const bool looks = occasion.opcode == kCompareAndWrite || occasion.opcode == kOrWrite;
+  return !looks && (struck_operations(rule) & occasion.operation) != 0;
+}
+
 bool has_fit(const Rule& rule, const Occasion& occasion) {
   if (is_served(rule, occasion)) return false;
   if (!rule.opcodes.empty() &&
@@ -36,7 +44,7 @@ bool has_fit(const Rule& rule, const Occasion& occasion) {
   if (rule.lun.has_value() && rule.lun != occasion.lun) return false;
   if (occasion.pdu && (pdus_of(rule) >> (*occasion.pdu & 63U) & 1U) == 0) return false;
   if (rule.operations != 0 && (rule.operations & occasion.operation) == 0) return false;
-  if (rule.fault == Fault::kLost && occasion.operation != bit(Operation::kWrite)) return false;
+  if (rule.fault == Fault::kLost && !may_be_lost(rule, occasion)) return false;
   if (rule.lba.has_value() && !rule.lba->overlaps(occasion.extent)) return false;
   if (rule.fua.has_value() && *rule.fua != occasion.force_unit_access) return false;
   return rule.length.contains(occasion.extent.block_count) && rule.depth.contains(occasion.depth) &&

@@ -52,14 +52,14 @@ constexpr std::array<Traits, kFaultCount> kTraits = {{
      "The transfer succeeds, and the drive counts it as recovered."},
     {Fault::kSlow, "slow", Manner::kStrike, kDrives | kLuns, kEveryOperation,
      "The operation takes longer by latency=5ms, latency=5ms..20ms (uniform) or "
-     "latency=exp:5ms (exponential with that mean). A drive may also have a number of lanes=, "
-     "each for one operation at a time, and a bandwidth=. A LUN has neither: it handles the "
-     "command later."},
+     "latency=exp:5ms (exponential with that mean). A drive may also have a number of "
+     "lanes=, each for one operation at a time, and a bandwidth=. A LUN has neither: it "
+     "handles the command later, and within a second when no rule concerns it any more."},
     {Fault::kStall, "stall", Manner::kLasting, kDrives, kEveryOperation,
      "Nothing completes while it lasts, and then everything at once, in any order."},
     {Fault::kHang, "hang", Manner::kStrike, kDrives, kEveryOperation,
-     "The command never completes, even when the rule has ended; it ends only when its "
-     "initiator gives it up."},
+     "The command does not complete: it ends with an error when its initiator gives it up, "
+     "the rule is cleared, disabled or released, or the drive leaves."},
     {Fault::kFlip, "flip", Manner::kInstant, kDrives, kTransfers,
      "Inverts bits= bits silently: with where=rest those on the drive, with where=read those "
      "that are read, with where=write those that are stored. Damage at rest ends when its "
@@ -70,8 +70,9 @@ constexpr std::array<Traits, kFaultCount> kTraits = {{
     {Fault::kMisdirectRead, "misdirect.read", Manner::kStrike, kDrives, kReads,
      "The data come from other blocks, with the same to= as misdirect.write."},
     {Fault::kLost, "lost", Manner::kStrike, kDrives | kLuns, kWrites,
-     "The write is acknowledged and not stored. At a LUN these are a host's WRITE, WRITE SAME and "
-     "UNMAP; a command that the LUN would refuse is refused all the same."},
+     "The write is acknowledged and not stored. At a LUN these are a host's WRITE, WRITE "
+     "SAME and UNMAP; what is out of range, too long or write protected is refused all "
+     "the same."},
     {Fault::kTorn, "torn", Manner::kStrike, kDrives, kWrites,
      "The write is acknowledged and stored in part: keep=first:N, keep=last:N, keep=0,2,5 (by "
      "block) or keep=random."},
@@ -80,7 +81,7 @@ constexpr std::array<Traits, kFaultCount> kTraits = {{
     {Fault::kNoFlush, "noflush", Manner::kLasting, kDrives, kEveryOperation,
      "The drive acknowledges a flush and FUA, and does neither."},
     {Fault::kReorder, "reorder", Manner::kLasting, kDrives, kEveryOperation,
-     "A power cut keeps writes that were not flushed in any order."},
+     "A power cut keeps writes that were not flushed in any order, whatever the cut says."},
     {Fault::kSmart, "smart", Manner::kLasting, kDrives, kEveryOperation,
      "The drive predicts its failure, and shows wear= (percent) and temperature= (degrees)."},
     {Fault::kFull, "full", Manner::kLasting, kDrives, kEveryOperation, "Writes find no space."},
@@ -99,11 +100,13 @@ constexpr std::array<Traits, kFaultCount> kTraits = {{
     {Fault::kTemp, "temp", Manner::kLasting, kShelf, kEveryOperation,
      "The enclosure is too hot; status alone."},
     {Fault::kPowerCut, "power.cut", Manner::kInstant, kDrives, kEveryOperation,
-     "The whole array loses its power, and the daemon ends as if it was killed. Each write "
-     "that was not flushed is kept, dropped or torn by itself with loss=any; loss=order keeps "
-     "the oldest up to some point, loss=all keeps nothing, and loss=none everything."},
+     "The whole array loses its power, and the daemon ends as if it was killed. On the drive "
+     "that the rule strikes, each write that was not flushed is kept, dropped or torn by "
+     "itself with loss=any; loss=order keeps the oldest up to some point, loss=all keeps "
+     "nothing, and loss=none everything. Other drives keep nothing that was not flushed."},
     {Fault::kPowerCutAgain, "power.cut.again", Manner::kInstant, kDrives, kEveryOperation,
-     "As power.cut, but it only counts operations after an earlier cut."},
+     "As power.cut, but it only counts operations after an earlier cut. A daemon ends with "
+     "its first cut, so this is for simulations."},
     {Fault::kBatteryLow, "battery.low", Manner::kLasting, kNvrams, 0,
      "The battery of the NVRAM is low while it lasts."},
     {Fault::kNvramLoss, "nvram.loss", Manner::kInstant, kNvrams, 0,
@@ -166,7 +169,8 @@ constexpr std::array<Traits, kFaultCount> kTraits = {{
      "code=3f/0e does."},
     {Fault::kAluaState, "alua.state", Manner::kStrike, kLuns, kEveryOperation,
      "The command ends with NOT READY, as in an asymmetric access state: how=transition, "
-     "how=standby or how=unavailable. Units serve what they do in that state."},
+     "how=standby or how=unavailable. The LUN serves INQUIRY, REPORT LUNS and the like as in "
+     "that state."},
     {Fault::kPduDrop, "pdu.drop", Manner::kStrike, kConnections, 0,
      "The PDU is lost, as if it had been sent or had not come. A lost status has a StatSN, and "
      "a lost command a CmdSN, which initiators notice."},
@@ -186,14 +190,15 @@ constexpr std::array<Traits, kFaultCount> kTraits = {{
     {Fault::kPduTruncate, "pdu.truncate", Manner::kStrike, kConnections, 0,
      "Half of the PDU is sent and the connection ends, or as if it had come so."},
     {Fault::kStatSnGap, "statsn.gap", Manner::kStrike, kConnections, 0,
-     "A status is lost with its number."},
+     "A PDU that has a StatSN is lost with it."},
     {Fault::kDataSnGap, "datasn.gap", Manner::kStrike, kConnections, 0,
      "A Data-In without status is lost with its number."},
     {Fault::kR2tSnGap, "r2tsn.gap", Manner::kStrike, kConnections, 0,
-     "An R2T is lost with its number, so that its write waits until the initiator gives it up."},
+     "An R2T is lost with its number, so that its write waits until the initiator gives it "
+     "up, or after two minutes the target does."},
     {Fault::kFlap, "flap", Manner::kStrike, kLinks, 0,
-     "The link is up for up= and down for down=, from when the rule is added: then connections "
-     "are reset at their next PDU, and so are those that come."},
+     "The link is up for up= and down for down=, from when the rule is added or from= on: "
+     "then connections are reset at their next PDU, and so are those that come."},
     {Fault::kRate, "rate", Manner::kStrike, kConnections, 0,
      "Each direction of each connection gets bandwidth=."},
     {Fault::kHalfOpen, "half-open", Manner::kStrike, kConnections, 0,
@@ -219,8 +224,8 @@ constexpr std::array<Traits, kFaultCount> kTraits = {{
      "command has ended as that status says. An abort takes the status out of the way, and "
      "then nobody sends it."},
     {Fault::kResponseDrop, "response.drop", Manner::kStrike, kSessions, 0,
-     "The status of a command is never sent, and the initiator waits until it gives the "
-     "command up. The command has ended."},
+     "The status of a command and the last of its data are never sent, and the initiator "
+     "waits until it gives the command up. The command has ended."},
     {Fault::kTmfReject, "tmf.reject", Manner::kStrike, kSessions, 0,
      "A task management function is answered with result= (0 to 255, by default 255, function "
      "rejected) and not carried out."},

@@ -136,13 +136,14 @@ Task<std::optional<Refusal>> RunningGroup::announce_checked(std::uint64_t byte_c
   }
   if (wrong) co_return wrong;
   const bool settled = pools_->unsettled().empty();
+  reservations_.refuse_changes(true);
   const Error error = co_await announce_import(store_, byte_count, std::move(sha256), settled);
   if (error != Error::kNone) {
+    reservations_.refuse_changes(false);
     co_return Refusal{.code = Refusal::Code::kFailed,
                       .message = fmt::format("import: {}", unwritten(error))};
   }
   import_announced_ = true;
-  reservations_.refuse_changes(true);
   events_.add({.severity = Severity::kWarning,
                .kind = "import",
                .text = "an export was imported: it takes the place of everything at the next "

@@ -27,9 +27,10 @@ std::optional<std::uint64_t> first_difference(const BufferList& left, const Buff
 }
 
 void merge(const BufferList& data, std::span<std::byte> into) {
-  std::vector<std::byte> bytes(data.byte_count());
-  data.copy_to(bytes);
-  for (std::size_t i = 0; i < bytes.size(); ++i) into[i] |= bytes[i];
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < data.slice_count(); ++i) {
+    for (const std::byte each : data[i].bytes()) into[at++] |= each;
+  }
 }
 
 }  // namespace
@@ -61,15 +62,23 @@ Task<bool> LogicalUnit::Turn::come() {
   co_return !command_.aborted;
 }
 
-bool LogicalUnit::has_turn(const Command& command) const noexcept {
-  return std::ranges::any_of(turns_, [&](const Turn* each) { return each->is_of(command); });
+// Where the command has a turn of its own, its changes need no other.
+bool LogicalUnit::needs_turn(const Command& command, const Extent& extent) const noexcept {
+  const auto is_own = [&](const Turn* each) { return each->is_of(command); };
+  const auto overlaps = [&](const Turn* each) { return each->overlaps(extent); };
+  return std::ranges::any_of(turns_, overlaps) && std::ranges::none_of(turns_, is_own);
+}
+
+void LogicalUnit::tell_turns(const Extent& changed) noexcept {
+  const auto overlaps = [&](const Turn* each) { return each->overlaps(changed); };
+  if (std::ranges::any_of(turns_, overlaps)) turn_ended_.notify_all();
 }
 
 // It has been given up, and what it may still change is fenced.
 void LogicalUnit::drop_turns(const Command& command) noexcept {
-  const auto dropped =
-      std::erase_if(turns_, [&](const Turn* each) { return each->is_of(command); });
-  if (dropped != 0) turn_ended_.notify_all();
+  std::erase_if(turns_, [&](const Turn* each) { return each->is_of(command); });
+  // Others may wait for a change of a command that has none.
+  turn_ended_.notify_all();
 }
 
 std::uint64_t LogicalUnit::most_compared_blocks() const noexcept {
@@ -80,6 +89,7 @@ std::uint64_t LogicalUnit::most_compared_blocks() const noexcept {
 Task<Completion> LogicalUnit::read_before(Command& command, Extent extent) {
   BufferList room = co_await home_.buffers().allocate(extent.byte_count(geometry().block_bytes));
   if (command.aborted) co_return Completion{.error = Error::kCancelled};
+  if (!held_.empty() && fenced(extent)) co_return Completion{.error = Error::kNoMemory};
   co_return co_await submit(command, Operation::kRead, extent, false, false, std::move(room));
 }
 
@@ -135,6 +145,9 @@ Task<Outcome> LogicalUnit::merge_piece(Command& command, Transfer transfer, Exte
   std::vector<std::byte> merged(before.data.byte_count());
   before.data.copy_to(merged);
   merge(data, merged);
+  // Nothing is kept while more is waited for.
+  before.data = {};
+  data = {};
   BufferList result = co_await home_.buffers().allocate(merged.size());
   result.copy_from(merged);
   const Completion written =

@@ -67,10 +67,12 @@ bool LogicalUnit::is_reserved_against(const Command& command,
   return !nexus.rights.changes && row != nullptr && conflicts(*row, command.cdb, nexus.rights);
 }
 
-// By a rule it is acknowledged and not done: what the unit would refuse is refused all the same.
+// By a rule it is acknowledged and not done, unless it is out of range or too long.
 Outcome LogicalUnit::lose(const Command& command) const {
-  const Extent named = blocks_named_by(command);
-  if (const auto refused = check_range(named.first, named.block_count)) return *refused;
+  if (command.row->kind == CommandKind::kWrite) {
+    const auto transfer = decode_transfer(command, !command.row->is(CommandFlags::kUnmapBit));
+    if (!transfer) return transfer.error();
+  }
   return Outcome{.data_out_bytes = command.data_out_length};
 }
 

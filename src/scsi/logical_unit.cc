@@ -200,7 +200,8 @@ Task<Completion> LogicalUnit::submit(Command& command, Operation operation, Exte
   const bool changes = operation == Operation::kWrite || operation == Operation::kUnmap ||
                        operation == Operation::kWriteZeroes;
   std::optional<Turn> turn;
-  if (changes && !turns_.empty() && !has_turn(command)) {
+  if (changes && command.aborted) co_return Completion{.error = Error::kCancelled};
+  if (changes && !turns_.empty() && needs_turn(command, extent)) {
     turn.emplace(*this, command, extent);
     const bool come = co_await turn->come();
     if (!come) co_return Completion{.error = Error::kCancelled};

@@ -207,6 +207,7 @@ class LogicalUnit {
     ~Turn();
     Task<bool> come();  // False: the command is aborted.
     bool is_of(const Command& other) const noexcept { return &command_ == &other; }
+    bool overlaps(const Extent& extent) const noexcept { return extent_.overlaps(extent); }
 
    private:
     bool has_come() const noexcept;
@@ -337,7 +338,8 @@ class LogicalUnit {
   Task<Outcome> verify_piece(Command& command, Extent extent, BufferList expected, bool repeated);
   Task<Outcome> write_and_verify_pieces(Command& command, Transfer transfer, std::uint64_t usable,
                                         bool compare);
-  bool has_turn(const Command& command) const noexcept;
+  bool needs_turn(const Command& command, const Extent& extent) const noexcept;
+  void tell_turns(const Extent& changed) noexcept;
   void drop_turns(const Command& command) noexcept;
   std::uint64_t most_compared_blocks() const noexcept;
   Task<Completion> read_before(Command& command, Extent extent);
@@ -362,9 +364,9 @@ class LogicalUnit {
   void cached_change_ended(const Command& command, Error error);
   // The device may not change blocks for it any more.
   void change_ended(Command& command) {
-    command.writing = {};
+    const Extent changed = std::exchange(command.writing, {});
     if (!turns_.empty()) [[unlikely]]
-      turn_ended_.notify_all();
+      tell_turns(changed);
   }
   Task<Error> take_write_cache_away(Command& command);
   std::size_t mode_data(const Command& command, std::span<std::byte> target,

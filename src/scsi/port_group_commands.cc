@@ -38,11 +38,14 @@ void LogicalUnit::access_changed(std::optional<std::uint64_t> caller) {
   establish(UnitAttention::kAccessStateChanged, caller);
 }
 
+// Vendors' arrays have their own way to tell of paths.
 void LogicalUnit::set_access_state(std::uint16_t port_group, AccessState state) {
+  if (options_.personality != nullptr) return;
   if (port_groups_.set(port_group, state, StatusCode::kByTarget)) access_changed(std::nullopt);
 }
 
 Job LogicalUnit::report_target_port_groups(Command& command) {
+  if (options_.personality != nullptr) co_return illegal(Additional::kInvalidOperationCode);
   const unsigned format = std::to_integer<unsigned>(command.cdb[1]) >> 5U;
   if (format > 1) co_return invalid_cdb(1, std::uint8_t{7});
   const std::vector<std::byte> data = port_groups_.report(format == 1);
@@ -51,6 +54,7 @@ Job LogicalUnit::report_target_port_groups(Command& command) {
 }
 
 Job LogicalUnit::set_target_port_groups(Command& command) {
+  if (options_.personality != nullptr) co_return illegal(Additional::kInvalidOperationCode);
   const std::size_t length = big_endian<std::uint32_t>(command.cdb, 6);
   if (length == 0) co_return Outcome{};
   if (length > kLongestGroupList) co_return illegal(Additional::kParameterListLengthError);

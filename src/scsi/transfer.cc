@@ -225,8 +225,9 @@ Job LogicalUnit::write(Command& command) {
   if (command.aborted) co_return Outcome{};
   assert(data->byte_count() == *usable);
   std::optional<Turn> turn;
-  if (!turns_.empty()) [[unlikely]] {
-    turn.emplace(*this, command, Extent{transfer.extent.first, blocks});
+  const Extent changed{transfer.extent.first, blocks};
+  if (!turns_.empty() && needs_turn(command, changed)) [[unlikely]] {
+    turn.emplace(*this, command, changed);
     const bool come = co_await turn->come();
     if (!come) co_return Outcome{};
   }

@@ -38,10 +38,11 @@ class UnitAttentions {
 
   void establish(UnitAttention condition) noexcept {
     if (condition <= UnitAttention::kLogicalUnitReset) {
-      // What a reset undoes need not be told any more; the list of LUNs and persistent
-      // reservations are not undone by it.
+      // What a reset undoes need not be told any more; the list of LUNs, access states and
+      // persistent reservations are not undone by it.
       pending_ &= bit(UnitAttention::kReportedLunsChanged) | bit(UnitAttention::kPowerOn) |
-                  bit(UnitAttention::kHardReset) | bit(UnitAttention::kReservationsPreempted) |
+                  bit(UnitAttention::kHardReset) | bit(UnitAttention::kAccessStateChanged) |
+                  bit(UnitAttention::kReservationsPreempted) |
                   bit(UnitAttention::kReservationsReleased) |
                   bit(UnitAttention::kRegistrationsPreempted);
     }

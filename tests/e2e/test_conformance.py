@@ -10,6 +10,7 @@ import os
 import re
 
 import harness
+import host
 
 EXPECTED = os.path.join(os.path.dirname(__file__), 'iscsi-test-cu.expected')
 QUICKSTART = os.path.join(harness.TOP, 'conf', 'quickstart.toml')
@@ -130,6 +131,13 @@ def test_parser_of_the_log(t):
     t.check(len(wrong) == 3, str(wrong))
 
 
+def write_zeros(t, daemon):
+    one = host.Host(t, daemon, 'quickstart')
+    one.attentions()
+    one.good(host.write_10(256, 1), data=bytes(512))
+    one.close()
+
+
 def test_iscsi_test_cu_each_suite_alone(t):
     t.need('iscsi-test-cu')
     # Most of the time the tool sleeps, so two daemons share the suites.
@@ -139,6 +147,8 @@ def test_iscsi_test_cu_each_suite_alone(t):
 
     def run_suites(daemon):
         for suite in left:
+            if suite == 'MultipathIO':  # It compares block 256 with zeros that it has not written.
+                write_zeros(t, daemon)
             results[suite] = parse(iscsi_test_cu(t, daemon, f'ALL.{suite}', SUITE_SECONDS))
             daemon.require_alive()
     with concurrent.futures.ThreadPoolExecutor(len(daemons)) as pool:

@@ -274,6 +274,28 @@ Task<void> late_and_lost(Bench& bench) {
   CHECK(reply.data == filled(512, 0));
 }
 
+// WRITE SAME and UNMAP are lost, too; what the unit refuses is refused, and a lock is not lost.
+Task<void> lost_changes(Bench& bench) {
+  Broken broken(bench);
+  Reply reply = co_await bench.send_to_unit(cdb_10(kWrite10, 0, 1), {.out = filled(512, 9)});
+  CHECK(reply.good());
+  co_await broken.rule("at=lun:v op=write,write_zeroes,unmap do=lost");
+  reply = co_await bench.send_to_unit(cdb_10(0x41, 0, 1), {.out = filled(512, 3)});
+  CHECK(reply.good());
+  Bytes unmap(24);
+  unmap[1] = std::byte{22};
+  unmap[3] = std::byte{16};
+  unmap[19] = std::byte{1};
+  reply = co_await bench.send_to_unit(cdb_10(0x42, 0, 24), {.out = unmap});
+  CHECK(reply.good());
+  reply = co_await bench.send_to_unit(cdb_10(kWrite10, 1U << 30U, 1), {.out = filled(512, 9)});
+  CHECK(reply.illegal(scsi::Additional::kLbaOutOfRange));
+  reply = co_await bench.send_to_unit(cdb_10(kRead10, 0, 1));
+  CHECK(reply.data == filled(512, 9));
+  reply = co_await bench.send_to_unit(cdb_16(0x89, 0, 1), {.out = filled(1024, 8)});
+  CHECK(reply.key() == scsi::SenseKey::kMiscompare);
+}
+
 // Two seconds of three it works.
 Task<void> phases(Bench& bench) {
   Broken broken(bench);
@@ -289,6 +311,7 @@ Task<void> phases(Bench& bench) {
 }  // namespace
 
 TEST_CASE("rules make commands late, and lose writes", "[group]") { on_bench(late_and_lost); }
+TEST_CASE("rules lose every change of blocks", "[group]") { on_bench(lost_changes); }
 TEST_CASE("rules hold for a time and not for another", "[group]") { on_bench(phases); }
 TEST_CASE("rules make a unit vanish", "[group]") { on_bench(vanishing); }
 TEST_CASE("rules put a unit into an access state", "[group]") { on_bench(access_states); }

@@ -137,7 +137,7 @@ Task<void> count_up(ServedUnit* unit, std::string name, unsigned wanted, Count* 
   if (--count->running == 0) count->ended.set();
 }
 
-// Beside them others write all blocks around, and one writes them all, which is a multiple here.
+// Beside them others write the blocks around.
 Task<void> write_around(ServedUnit* unit, std::string name, Count* count) {
   const auto nexus = co_await unit->login(std::move(name));
   for (unsigned i = 0; i < 300; ++i) {
@@ -147,6 +147,53 @@ Task<void> write_around(ServedUnit* unit, std::string name, Count* count) {
   }
   co_await unit->router.detach(*nexus);
   if (--count->running == 0) count->ended.set();
+}
+
+// One sets the bits of a byte of block 5, one after the other, that nobody else changes.
+Task<void> set_bits(ServedUnit* unit, std::string name, std::size_t byte, Count* count) {
+  const auto nexus = co_await unit->login(std::move(name));
+  for (unsigned i = 0; i < 8 * 20; ++i) {
+    Bytes mask(512);
+    mask[byte] = static_cast<std::byte>(1U << i % 8);
+    const Reply reply = co_await send(unit->router, *nexus, cdb_16(0x8B, 5, 1), {.out = mask});
+    if (!reply.good()) FAIL("an ORWRITE failed");
+  }
+  co_await unit->router.detach(*nexus);
+  if (--count->running == 0) count->ended.set();
+}
+
+// Counts with what is in the block, whose other bytes change meanwhile.
+Task<void> count_whole_blocks(ServedUnit* unit, std::string name, Count* count) {
+  const auto nexus = co_await unit->login(std::move(name));
+  for (unsigned done = 0; done < 200;) {
+    const Reply read = co_await send(unit->router, *nexus, cdb_10(0x28, 5, 1));
+    Bytes next = read.data;
+    put_big_endian(std::span(next), 8, big_endian<std::uint64_t>(read.data, 8) + 1);
+    const Reply reply = co_await send(unit->router, *nexus, compare_and_write(5, 1),
+                                      {.out = joined(read.data, next)});
+    if (!reply.good()) continue;
+    ++done;
+    ++count->successes;
+  }
+  co_await unit->router.detach(*nexus);
+  if (--count->running == 0) count->ended.set();
+}
+
+Task<void> count_and_merge(Executor* home) {
+  const auto memory = *MemoryDevice::create(*home, {.byte_count = kBenchBlocks * 512});
+  LateDevice late(*memory);
+  ServedUnit unit(late);
+  co_await unit.start();
+  Count count{.running = 6};
+  for (unsigned i = 0; i < 3; ++i) {
+    spawn(count_whole_blocks(&unit, fmt::format("iqn.2026-11.org.example:c{},i,0x1", i), &count));
+    spawn(set_bits(&unit, fmt::format("iqn.2026-11.org.example:o{},i,0x1", i), 100 + i, &count));
+  }
+  co_await count.ended.wait();
+  const Reply read = co_await unit.send_to_unit(cdb_10(0x28, 5, 1));
+  CHECK(big_endian<std::uint64_t>(read.data, 8) == count.successes);
+  for (std::size_t i = 100; i < 103; ++i) CHECK(read.data[i] == std::byte{0xFF});
+  co_await unit.stop();
 }
 
 Task<void> count_together(Executor* home) {
@@ -219,6 +266,31 @@ Task<void> hang(Bench& bench) {
   co_await first->gone();
   const Reply again = co_await bench.send_to_unit(cdb_10(0x2A, 4, 3), {.out = filled(1536, 4)});
   CHECK(again.good());
+}
+
+// It waits for a plain write that hangs, and hears it when that is given up.
+Task<void> wait_for_a_plain_write(Bench& bench) {
+  bench.hung.hang_only(Operation::kWrite);
+  bench.hung.obey_cancellation(false);
+  const auto plain = make_command(*bench.nexus, cdb_10(0x2A, 5, 1), {.out = number(7), .tag = 1});
+  bench.router.execute(*plain);
+  const auto waiting = make_command(*bench.nexus, compare_and_write(5, 1),
+                                    {.out = joined(number(0), number(1)), .tag = 2});
+  bench.router.execute(*waiting);
+  const auto done = co_await bench.manage(scsi::TaskManagementFunction::kAbortTask, 1);
+  CHECK(done == scsi::TaskManagementResponse::kComplete);
+  co_await waiting->gone();
+  CHECK(waiting->reply.status == Status::kBusy);
+  bench.hung.release();
+  co_await plain->gone();
+}
+
+TEST_CASE("COMPARE AND WRITE and ORWRITE of one block lose nothing", "[scsi][atomic]") {
+  run_in_world(1, [](Executor& home) { return count_and_merge(&home); });
+}
+
+TEST_CASE("COMPARE AND WRITE behind a write that is given up is busy", "[scsi][atomic]") {
+  on_bench(wait_for_a_plain_write);
 }
 
 TEST_CASE("COMPARE AND WRITE writes what compares", "[scsi][atomic]") {
