@@ -514,9 +514,7 @@ TEST_CASE("Linux: sd finds WRITE SAME through REPORT SUPPORTED OPERATION CODES",
     }
   });
 }
-TEST_CASE("ESX: later commands are not offered", "[scsi]") {
-  on_bench(later_commands);
-}
+TEST_CASE("ESX: later commands are not offered", "[scsi]") { on_bench(later_commands); }
 TEST_CASE("CDB: every reserved bit is an invalid field with its pointer", "[scsi]") {
   on_bench(reserved_bits);
 }
