@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "iscsi/text.h"
-#include "runtime/utf8.h"
 #include "runtime/wildcards.h"
+#include "scsi/reservation_lists.h"
 
 namespace sandbay::iscsi {
 namespace {
@@ -62,13 +62,7 @@ std::string name_problem(std::string_view name) {
   return "it must start with \"iqn.\", \"eui.\" or \"naa.\"";
 }
 
-bool is_acceptable_name(std::string_view name) {
-  if (name.empty() || name.size() > kMaximumNameBytes || !is_utf8(name)) return false;
-  return std::ranges::all_of(name, [](char c) {
-    const auto byte = static_cast<unsigned char>(c);
-    return byte > 0x20 && byte != 0x7f;
-  });
-}
+bool is_acceptable_name(std::string_view name) { return scsi::is_node_name(name); }
 
 std::string lower_case(std::string_view text) {
   std::string result(text);

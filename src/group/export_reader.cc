@@ -108,9 +108,7 @@ std::string damage_of(const metadata::Entry& entry) {
   if (key.starts_with(kSnapshotPrefix)) return judge(decode_snapshot(value));
   if (key.starts_with(kSchedulePrefix)) return judge(decode_schedule(value));
   if (key.starts_with(kSetPrefix)) return judge(decode_set(value));
-  if (key.starts_with(kReservationPrefix)) {
-    return unit_of(key) ? judge(decode_reservations(value)) : judge(unit_of(key));
-  }
+  if (key.starts_with(kReservationPrefix)) return judge(decode_reservations(key, value));
   if (key == kGroupKey) return judge(decode_group(value));
   return {};
 }

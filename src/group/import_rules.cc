@@ -53,9 +53,7 @@ std::string ImportRules::judge(const metadata::Entry& entry) {
   if (key.starts_with(kPoolPrefix)) return mistake_in(decode_pool(value));
   if (key.starts_with(kSnapshotPrefix)) return mistake_in_snapshot(value);
   if (key.starts_with(kSchedulePrefix)) return mistake_in(decode_schedule(value));
-  if (key.starts_with(kReservationPrefix)) {
-    return unit_of(key) ? mistake_in(decode_reservations(value)) : mistake_in(unit_of(key));
-  }
+  if (key.starts_with(kReservationPrefix)) return mistake_in(decode_reservations(key, value));
   return {};
 }
 

@@ -33,16 +33,18 @@ std::string encode(const PersistentReservations& reservations) {
                   {"registrations", std::move(registrations)}});
 }
 
-std::expected<PersistentReservations, std::string> decode_reservations(std::string_view text) {
-  return decode<PersistentReservations>(text, [](const json& value) {
-    PersistentReservations record;
-    record.through_power_loss = true;
-    const auto type = number_from<std::uint8_t>(value.at("type"));
+std::expected<ReservationRecord, std::string> decode_reservations(std::string_view key,
+                                                                  std::string_view value) {
+  return decode<ReservationRecord>(value, [key](const json& object) {
+    ReservationRecord result{.unit = uuid_from(std::string(key.substr(kReservationPrefix.size()))),
+                             .reservations = {.through_power_loss = true}};
+    PersistentReservations& record = result.reservations;
+    const auto type = number_from<std::uint8_t>(object.at("type"));
     if (type != 0 && !scsi::is_reservation_type(type)) {
       throw std::out_of_range(fmt::format("{} is not a type of reservations", type));
     }
     record.type = static_cast<scsi::ReservationType>(type);
-    for (const json& each : value.at("registrations")) {
+    for (const json& each : object.at("registrations")) {
       const NexusPorts nexus{.initiator_port = each.at("initiator").get<std::string>(),
                              .target_port = number_from<std::uint16_t>(each.at("port"))};
       if (!scsi::is_initiator(nexus.initiator_port)) {
@@ -55,14 +57,8 @@ std::expected<PersistentReservations, std::string> decode_reservations(std::stri
     if (has_holder != record.holder.has_value() || record.keys.empty()) {
       throw std::out_of_range("its holder is missing or too much");
     }
-    return record;
+    return result;
   });
-}
-
-std::expected<Uuid, std::string> unit_of(std::string_view reservation_key) {
-  const auto uuid = parse_uuid(reservation_key.substr(kReservationPrefix.size()));
-  if (!uuid) return std::unexpected("names no unit");
-  return *uuid;
 }
 
 Task<std::expected<void, std::string>> ReservationBook::load(std::set<Uuid> units) {
@@ -73,15 +69,11 @@ Task<std::expected<void, std::string>> ReservationBook::load(std::set<Uuid> unit
   }
   metadata::Batch orphans;
   for (const auto& [key, value] : *all) {
-    const auto uuid = unit_of(key);
-    auto record = decode_reservations(value);
-    if (!uuid || !record) {
-      co_return std::unexpected(
-          fmt::format("metadata {} {}", key, uuid ? record.error() : uuid.error()));
-    }
-    if (units.contains(*uuid)) {
+    auto record = decode_reservations(key, value);
+    if (!record) co_return std::unexpected(fmt::format("metadata {} {}", key, record.error()));
+    if (units.contains(record->unit)) {
       const std::lock_guard lock(mutex_);
-      kept_[*uuid] = std::move(*record);
+      kept_[record->unit] = std::move(record->reservations);
     } else {
       orphans.erase(key);
     }

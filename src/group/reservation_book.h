@@ -24,9 +24,13 @@ inline constexpr std::string_view kReservationPrefix = "reservation/";
 std::string reservation_key(const Uuid& uuid);
 
 std::string encode(const scsi::PersistentReservations& reservations);
-// The error is half a sentence.
-std::expected<scsi::PersistentReservations, std::string> decode_reservations(std::string_view text);
-std::expected<Uuid, std::string> unit_of(std::string_view reservation_key);
+// Their unit, and they. The error is half a sentence.
+struct ReservationRecord {
+  Uuid unit{};
+  scsi::PersistentReservations reservations;
+};
+std::expected<ReservationRecord, std::string> decode_reservations(std::string_view key,
+                                                                  std::string_view value);
 
 class ReservationBook {
  public:

@@ -263,6 +263,10 @@ class LogicalUnit {
   }
   Outcome invalid_cdb(std::uint16_t byte, std::optional<std::uint8_t> bit = std::nullopt) const;
   Outcome invalid_parameter(std::uint16_t byte) const;
+  Outcome refuse(const ListError& error) const {
+    return error.wrong_length ? illegal(Additional::kParameterListLengthError)
+                              : invalid_parameter(error.byte);
+  }
   Additional not_ready() const noexcept;
   Outcome device_failure(Error error, Operation operation,
                          std::optional<Lba> bad_lba = std::nullopt) const;

@@ -61,16 +61,14 @@ Job LogicalUnit::set_target_port_groups(Command& command) {
   std::vector<std::byte> list(length);
   const auto received = co_await receive_parameters(command, list, length);
   if (!received) co_return received.error();
-  std::optional<PortGroups::Wrong> wrong;
-  const std::vector<PortGroups::Wish> wishes = port_groups_.decode(list, wrong);
+  const auto wishes = port_groups_.decode(list);
   Outcome outcome;
   if (command.aborted) co_return outcome;
-  if (wrong) {
-    outcome = wrong->wrong_length ? illegal(Additional::kParameterListLengthError)
-                                  : invalid_parameter(wrong->byte);
+  if (!wishes) {
+    outcome = refuse(wishes.error());
   } else {
     bool changed = false;
-    for (const auto& [group, state] : wishes) {
+    for (const auto& [group, state] : *wishes) {
       changed = port_groups_.set(group, state, StatusCode::kBySetTargetPortGroups) || changed;
     }
     if (changed) access_changed(command.nexus_id);

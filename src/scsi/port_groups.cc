@@ -76,22 +76,20 @@ std::vector<std::byte> PortGroups::report(bool extended_header) const {
   return data;
 }
 
-std::vector<PortGroups::Wish> PortGroups::decode(std::span<const std::byte> list,
-                                                 std::optional<Wrong>& wrong) const {
-  std::vector<Wish> wishes;
+std::expected<std::vector<PortGroups::Wish>, ListError> PortGroups::decode(
+    std::span<const std::byte> list) const {
+  const auto wrong = [](std::size_t byte) {
+    return std::unexpected(ListError{.byte = static_cast<std::uint16_t>(byte)});
+  };
   if (list.size() < kGroupsHead || list.size() % kWishBytes != 0) {
-    wrong = Wrong{.wrong_length = true};
-    return wishes;
+    return std::unexpected(ListError{.wrong_length = true});
   }
+  std::vector<Wish> wishes;
   for (std::size_t at = kGroupsHead; at < list.size(); at += kWishBytes) {
     const auto state = static_cast<AccessState>(std::to_integer<unsigned>(list[at]) & 0x0FU);
     const auto number = big_endian<std::uint16_t>(list, at + 2);
-    if (state > AccessState::kUnavailable) {
-      wrong = Wrong{.byte = static_cast<std::uint16_t>(at)};
-    } else if (std::ranges::find(groups_, number, &Group::number) == groups_.end()) {
-      wrong = Wrong{.byte = static_cast<std::uint16_t>(at + 2)};
-    }
-    if (wrong) break;
+    if (state > AccessState::kUnavailable) return wrong(at);
+    if (std::ranges::find(groups_, number, &Group::number) == groups_.end()) return wrong(at + 2);
     wishes.emplace_back(number, state);
   }
   return wishes;

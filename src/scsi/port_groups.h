@@ -4,11 +4,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <expected>
 #include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "scsi/sense.h"
 
 namespace sandbay::scsi {
 
@@ -42,14 +45,9 @@ class PortGroups {
   bool set(std::uint16_t number, AccessState state, StatusCode by) noexcept;
   // REPORT TARGET PORT GROUPS.
   std::vector<std::byte> report(bool extended_header) const;
-  // SET TARGET PORT GROUPS: the states that a parameter list asks for, or the byte that is wrong;
-  // nothing for a list that ends within a descriptor.
-  struct Wrong {
-    bool wrong_length = false;
-    std::uint16_t byte = 0;
-  };
+  // SET TARGET PORT GROUPS: the states that a parameter list asks for.
   using Wish = std::pair<std::uint16_t, AccessState>;
-  std::vector<Wish> decode(std::span<const std::byte> list, std::optional<Wrong>& wrong) const;
+  std::expected<std::vector<Wish>, ListError> decode(std::span<const std::byte> list) const;
 
  private:
   std::vector<Group> groups_;

@@ -115,10 +115,7 @@ Job LogicalUnit::persistent_reserve_out(Command& command) {
 
 Task<Outcome> LogicalUnit::obey_list(Command& command, std::vector<std::byte> list) {
   auto request = decode_reserve_list(static_cast<ReserveAction>(service_action(command)), list);
-  if (!request) {
-    if (request.error().wrong_length) co_return illegal(Additional::kParameterListLengthError);
-    co_return invalid_parameter(request.error().byte);
-  }
+  if (!request) co_return refuse(request.error());
   const auto scope_and_type = std::to_integer<unsigned>(command.cdb[2]);
   request->scope = static_cast<std::uint8_t>(scope_and_type >> 4U);
   request->type = static_cast<std::uint8_t>(scope_and_type & 0x0FU);

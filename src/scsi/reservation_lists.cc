@@ -32,18 +32,18 @@ void end_list(std::vector<std::byte>& data) {
   put_big_endian(std::span(data), 4, static_cast<std::uint32_t>(data.size() - 8));
 }
 
-std::unexpected<ReserveListError> wrong(std::size_t byte) {
-  return std::unexpected(ReserveListError{.byte = static_cast<std::uint16_t>(byte)});
+std::unexpected<ListError> wrong(std::size_t byte) {
+  return std::unexpected(ListError{.byte = static_cast<std::uint16_t>(byte)});
 }
-std::unexpected<ReserveListError> wrong_length() {
-  return std::unexpected(ReserveListError{.wrong_length = true});
+std::unexpected<ListError> wrong_length() {
+  return std::unexpected(ListError{.wrong_length = true});
 }
 
 bool is_set(std::byte value, unsigned mask) {
   return (std::to_integer<unsigned>(value) & mask) != 0;
 }
 
-std::expected<ReserveRequest, ReserveListError> decode_move(std::span<const std::byte> list) {
+std::expected<ReserveRequest, ListError> decode_move(std::span<const std::byte> list) {
   if (list.size() < kListBytes) return wrong_length();
   ReserveRequest request{.action = ReserveAction::kRegisterAndMove,
                          .key = big_endian<std::uint64_t>(list, 0),
@@ -61,6 +61,14 @@ std::expected<ReserveRequest, ReserveListError> decode_move(std::span<const std:
 
 }  // namespace
 
+bool is_node_name(std::string_view text) {
+  const bool is_printable = std::ranges::all_of(text, [](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return byte > 0x20 && byte != 0x7F;
+  });
+  return !text.empty() && text.size() <= kLongestName && is_printable && is_utf8(text);
+}
+
 bool is_initiator_port(std::string_view text) {
   const std::size_t at = text.rfind(kSeparator);
   if (at == 0 || at == std::string_view::npos) return false;
@@ -71,13 +79,7 @@ bool is_initiator_port(std::string_view text) {
 }
 
 bool is_initiator(std::string_view text) {
-  const std::string_view name =
-      is_initiator_port(text) ? text.substr(0, text.rfind(kSeparator)) : text;
-  const bool is_printable = std::ranges::all_of(name, [](char c) {
-    const auto byte = static_cast<unsigned char>(c);
-    return byte > 0x20 && byte != 0x7F;
-  });
-  return !name.empty() && name.size() <= kLongestName && is_printable && is_utf8(name);
+  return is_node_name(is_initiator_port(text) ? text.substr(0, text.rfind(kSeparator)) : text);
 }
 
 std::vector<std::byte> encode_transport_id(std::string_view initiator) {
@@ -107,8 +109,8 @@ std::optional<TransportId> decode_transport_id(std::span<const std::byte> bytes)
   return TransportId{.initiator = std::move(text), .byte_count = kIdHead + length};
 }
 
-std::expected<ReserveRequest, ReserveListError> decode_reserve_list(
-    ReserveAction action, std::span<const std::byte> list) {
+std::expected<ReserveRequest, ListError> decode_reserve_list(ReserveAction action,
+                                                             std::span<const std::byte> list) {
   if (action == ReserveAction::kRegisterAndMove) return decode_move(list);
   if (list.size() < kListBytes) return wrong_length();
   ReserveRequest request{.action = action,

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "scsi/reservations.h"
+#include "scsi/sense.h"
 
 namespace sandbay::scsi {
 
@@ -23,10 +24,10 @@ inline constexpr std::size_t kLongestReserveList = std::size_t{16} << 10;
 constexpr char lower_case(char c) {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
 }
+// A name that may log in (RFC 7143 section 4.2.7.1): printable UTF-8 of at most 223 bytes.
+bool is_node_name(std::string_view text);
 bool is_initiator_port(std::string_view text);
-// An initiator port or node whose name is one that may log in (RFC 7143 section 4.2.7.1): printable
-// UTF-8 of at most 223 bytes.
-bool is_initiator(std::string_view text);
+bool is_initiator(std::string_view text);  // A port, or a node's name.
 
 // An initiator port, such as "iqn.1994-05.org:host,i,0x00023d000001", or without ",i," and ISID a
 // node: each of its ports.
@@ -38,13 +39,9 @@ struct TransportId {
 // The one at the beginning; nothing if it is malformed or another transport's.
 std::optional<TransportId> decode_transport_id(std::span<const std::byte> bytes);
 
-struct ReserveListError {
-  bool wrong_length = false;  // PARAMETER LIST LENGTH ERROR;
-  std::uint16_t byte = 0;     // else INVALID FIELD IN PARAMETER LIST, here.
-};
 // All but scope and type, which the CDB has.
-std::expected<ReserveRequest, ReserveListError> decode_reserve_list(
-    ReserveAction action, std::span<const std::byte> list);
+std::expected<ReserveRequest, ListError> decode_reserve_list(ReserveAction action,
+                                                             std::span<const std::byte> list);
 
 // READ KEYS, READ RESERVATION, READ FULL STATUS, and REPORT CAPABILITIES of a unit that can keep
 // reservations over a restart, or not.

@@ -111,6 +111,12 @@ struct Sense {
   std::optional<std::uint16_t> progress;  // NOT READY: of 65536.
 };
 
+// A parameter list that a device server refuses.
+struct ListError {
+  bool wrong_length = false;  // PARAMETER LIST LENGTH ERROR;
+  std::uint16_t byte = 0;     // else INVALID FIELD IN PARAMETER LIST, here.
+};
+
 // Encoded sense data, at most 252 bytes by SPC-4; ours never need more than 64.
 class SenseData {
  public:
