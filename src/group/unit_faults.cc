@@ -48,7 +48,7 @@ std::uint8_t operation_of(const scsi::CommandRow& row, const scsi::Command& comm
     case CommandKind::kVerify:
       return fault::bit(Operation::kRead);
     case CommandKind::kWrite:
-      if (!row.is(CommandFlags::kUnmapBit)) return fault::bit(Operation::kWrite);
+      if (!row.is(CommandFlags::kUnmapBits)) return fault::bit(Operation::kWrite);
       return fault::bit((command.cdb[1] & kUnmap) != std::byte{0} ? Operation::kUnmap
                                                                   : Operation::kWriteZeroes);
     case CommandKind::kFlush:
@@ -66,7 +66,7 @@ bool forces_unit_access(const scsi::CommandRow& row, const scsi::Command& comman
   constexpr std::uint8_t kForces = 0x0A;
   const bool transfers = row.kind == CommandKind::kRead || row.kind == CommandKind::kWrite;
   const bool has_bits = row.cdb_bytes > 6 && (row.usage[0] & kForces) == kForces;
-  return transfers && has_bits && !row.is(CommandFlags::kUnmapBit) &&
+  return transfers && has_bits && !row.is(CommandFlags::kUnmapBits) &&
          (command.cdb[1] & std::byte{kForces}) != std::byte{0};
 }
 

@@ -36,7 +36,7 @@ constexpr std::uint16_t kModes = kStopped | Flag::kInStandby;
 constexpr std::uint16_t kOldReserves = kStopped | kOpen | Flag::kInStandby;
 constexpr std::uint16_t kGroups = kAction | kStopped | Flag::kInUnavailable;
 constexpr std::uint16_t kWrites = Flag::kWrites;
-constexpr std::uint16_t kSame = Flag::kWrites | Flag::kUnmapBit;
+constexpr std::uint16_t kSame = Flag::kWrites | Flag::kUnmapBits;
 constexpr std::uint16_t kThin = Flag::kWrites | Flag::kThinOnly;
 
 // Byte 1 of CDBs that name blocks.
@@ -46,6 +46,7 @@ constexpr std::uint8_t kImmed = 0x02;
 constexpr std::uint8_t kSync = 0x06;   // IMMED and SYNC_NV, obsolete and without effect.
 constexpr std::uint8_t kGroup = 0x1F;  // GROUP NUMBER: accepted, and without effect.
 constexpr std::uint8_t kAny = 0xFF;
+constexpr std::uint8_t kUnmapAndAnchor = 0x18;  // WRITE SAME.
 
 // The common forms: flags, LBA, length and group number in CDBs of 10, 12 and 16 bytes.
 constexpr Usage blocks_10(std::uint8_t flags) {
@@ -58,7 +59,7 @@ constexpr Usage blocks_16(std::uint8_t flags, std::uint8_t last = kGroup) {
   return {flags, kAny, kAny, kAny, kAny, kAny, kAny, kAny, kAny, kAny, kAny, kAny, kAny, last};
 }
 constexpr Usage kCapacity10{0, kAny, kAny, kAny, kAny, 0, 0, 0x01};
-constexpr Usage kUnmapUsage{0, 0, 0, 0, 0, kGroup, kAny, kAny};
+constexpr Usage kUnmapUsage{0x01, 0, 0, 0, 0, kGroup, kAny, kAny};
 constexpr Usage kReportOpcodes{0x1F, 0x87, kAny, kAny, kAny, kAny, kAny, kAny, kAny};
 constexpr Usage kCompareAndWrite{kDpoFua, kAny, kAny, kAny, kAny, kAny, kAny,
                                  kAny,    kAny, 0,    0,    0,    kAny, kGroup};
@@ -100,7 +101,10 @@ struct CommandHandlers {
     Row{0x34, 0, 10, kOther, 0, "PRE-FETCH(10)", blocks_10(kImmed), &Unit::prefetch},
     Row{0x35, 0, 10, kFlush, kAlters, "SYNCHRONIZE CACHE(10)",
         blocks_10(kSync), &Unit::synchronize_cache, 60},
-    Row{0x41, 0, 10, kWrite, kSame, "WRITE SAME(10)", blocks_10(0x08), &Unit::write_same, 60},
+    Row{0x37, 0, 10, kOther, 0, "READ DEFECT DATA(10)",
+        {0, 0x1F, 0, 0, 0, 0, kAny, kAny}, &Unit::read_defect_data},
+    Row{0x41, 0, 10, kWrite, kSame, "WRITE SAME(10)",
+        blocks_10(kUnmapAndAnchor), &Unit::write_same, 60},
     Row{0x42, 0, 10, kUnmap, kThin, "UNMAP", kUnmapUsage, &Unit::unmap, 60},
     Row{0x55, 0, 10, kOther, kModes | kAlters, "MODE SELECT(10)",
         {0x11, 0, 0, 0, 0, 0, kAny, kAny}, &Unit::mode_select},
@@ -144,7 +148,8 @@ struct CommandHandlers {
     Row{0x90, 0, 16, kOther, 0, "PRE-FETCH(16)", blocks_16(kImmed), &Unit::prefetch},
     Row{0x91, 0, 16, kFlush, kAlters, "SYNCHRONIZE CACHE(16)",
         blocks_16(kSync), &Unit::synchronize_cache, 60},
-    Row{0x93, 0, 16, kWrite, kSame, "WRITE SAME(16)", blocks_16(0x09), &Unit::write_same, 60},
+    Row{0x93, 0, 16, kWrite, kSame, "WRITE SAME(16)",
+        blocks_16(kUnmapAndAnchor | 0x01), &Unit::write_same, 60},
     Row{0x9E, 0x10, 16, kOther, kAction | kOpen, "READ CAPACITY(16)",
         blocks_16(0x1F, 0x01), &Unit::read_capacity_16},
     Row{0x9E, 0x12, 16, kOther, kAction, "GET LBA STATUS",
@@ -164,6 +169,8 @@ struct CommandHandlers {
     Row{0xAE, 0, 12, kWrite, kWrites, "WRITE AND VERIFY(12)",
         blocks_12(kCheck), &Unit::write_and_verify},
     Row{0xAF, 0, 12, kVerify, 0, "VERIFY(12)", blocks_12(kCheck), &Unit::verify},
+    Row{0xB7, 0, 12, kOther, 0, "READ DEFECT DATA(12)",
+        {0x1F, kAny, kAny, kAny, kAny, kAny, kAny, kAny, kAny}, &Unit::read_defect_data},
   };
   // clang-format on
 
@@ -219,7 +226,9 @@ std::optional<CdbFault> find_cdb_fault(const CommandRow& row, std::span<const st
                                        bool unmap_supported) {
   for (std::size_t i = 1; i < row.cdb_bytes; ++i) {
     unsigned allowed = row.usage[i - 1];
-    if (i == 1 && row.is(CommandFlags::kUnmapBit) && !unmap_supported) allowed &= ~0x08U;
+    if (i == 1 && row.is(CommandFlags::kUnmapBits) && !unmap_supported) {
+      allowed &= ~unsigned{kUnmapAndAnchor};
+    }
     const unsigned wrong = std::to_integer<unsigned>(cdb[i]) & ~allowed & 0xFFU;
     if (wrong != 0) {
       return CdbFault{.byte = static_cast<std::uint16_t>(i),

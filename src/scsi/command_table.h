@@ -29,7 +29,7 @@ struct CommandFlags {
     kServesDespiteNotReady = 1 << 3,     // A stopped unit serves it.
     kWrites = 1 << 4,                    // Refused where the medium is write protected.
     kThinOnly = 1 << 5,                  // Not there on a fully provisioned unit.
-    kUnmapBit = 1 << 6,                  // Byte 1, bit 3 is UNMAP, which only a thin unit supports.
+    kUnmapBits = 1 << 6,                 // Byte 1 has UNMAP and ANCHOR, which a thin unit supports.
     // Under another's persistent reservation (SPC-4 5.12.1, SBC-3 4.15): allowed in any case;
     kOpen = 1 << 7,
     kAlters = 1 << 8,  // refused as writes are; others are refused where reads are.

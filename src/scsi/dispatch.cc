@@ -70,7 +70,7 @@ bool LogicalUnit::is_reserved_against(const Command& command,
 // By a rule it is acknowledged and not done, unless it is out of range or too long.
 Outcome LogicalUnit::lose(const Command& command) const {
   if (command.row->kind == CommandKind::kWrite) {
-    const auto transfer = decode_transfer(command, !command.row->is(CommandFlags::kUnmapBit));
+    const auto transfer = decode_transfer(command, !command.row->is(CommandFlags::kUnmapBits));
     if (!transfer) return transfer.error();
   }
   return Outcome{.data_out_bytes = command.data_out_length};

@@ -230,7 +230,7 @@ std::size_t LogicalUnit::vital_product_data(std::uint8_t code, const Command& co
     }
     case 0xB2:
       if (thin()) {
-        page[1] = std::byte{0xE0};                                // LBPU, LBPWS, LBPWS10
+        page[1] = std::byte{0xE2};                                // LBPU, LBPWS, LBPWS10, ANC_SUP
         if (geometry().unmap_zeroes) page[1] |= std::byte{0x04};  // LBPRZ
         page[2] = std::byte{0x02};                                // Thin provisioned
       }

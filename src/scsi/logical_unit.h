@@ -305,6 +305,7 @@ class LogicalUnit {
   Job synchronize_cache(Command& command);
   Job prefetch(Command& command);
   Job get_lba_status(Command& command);
+  Job read_defect_data(Command& command);
   // transfer.cc
   Job read(Command& command);
   Job write(Command& command);
@@ -350,7 +351,7 @@ class LogicalUnit {
   Task<Outcome> compare_then_write(Command& command, Transfer transfer, BufferList expected,
                                    BufferList data);
   Task<Outcome> merge_piece(Command& command, Transfer transfer, Extent extent, BufferList data);
-  Task<Outcome> fill(Command& command, Transfer transfer, BufferList block);
+  Task<Outcome> fill(Command& command, Extent whole, std::vector<std::byte> block);
   Task<Outcome> clear(Command& command, Extent extent, Operation operation);
   Task<Outcome> unmap_listed(Command& command, BufferList list, std::size_t descriptor_count);
   std::optional<Outcome> check_unmap_list(const BufferList& list,

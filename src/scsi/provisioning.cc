@@ -2,8 +2,9 @@
 //
 // WRITE SAME with UNMAP frees the blocks where they then read as zeros, whatever block is sent
 // along: initiators send zeros or, some of them, whatever was in the buffer, and want the blocks
-// freed (libiscsi's conformance tests demand it). Long extents go down in slices, with other work
-// in between.
+// freed (libiscsi's conformance tests demand it). With ANCHOR blocks keep their room, which here
+// means that they are written: with the block that was sent, or zeros. Long extents go down in
+// slices, with other work in between.
 #include <algorithm>
 #include <array>
 #include <vector>
@@ -25,16 +26,6 @@ Extent descriptor_at(const BufferList& list, std::size_t index) {
   list.copy_to(bytes, kListHeader + index * kDescriptor);
   return {.first = big_endian<std::uint64_t>(bytes, 0),
           .block_count = big_endian<std::uint32_t>(bytes, 8)};
-}
-
-bool all_zero(const BufferList& list) {
-  for (std::size_t i = 0; i < list.slice_count(); ++i) {
-    if (!std::ranges::all_of(list[i].bytes(),
-                             [](std::byte byte) { return byte == std::byte{0}; })) {
-      return false;
-    }
-  }
-  return true;
 }
 
 }  // namespace
@@ -76,10 +67,16 @@ std::optional<Outcome> LogicalUnit::check_unmap_list(const BufferList& list,
 
 Task<Outcome> LogicalUnit::unmap_listed(Command& command, BufferList list,
                                         std::size_t descriptor_count) {
+  const bool is_anchor = (command.cdb[1] & std::byte{0x01}) != std::byte{0};
   for (std::size_t i = 0; i < descriptor_count; ++i) {
     const Extent extent = descriptor_at(list, i);
     if (extent.block_count == 0) continue;
-    const Outcome outcome = co_await clear(command, extent, Operation::kUnmap);
+    Outcome outcome;
+    if (is_anchor) {
+      outcome = co_await fill(command, extent, std::vector<std::byte>(geometry().block_bytes));
+    } else {
+      outcome = co_await clear(command, extent, Operation::kUnmap);
+    }
     if (outcome.status != Status::kGood || command.aborted) co_return outcome;
   }
   co_return Outcome{};
@@ -117,24 +114,21 @@ Job LogicalUnit::unmap(Command& command) {
 }
 
 // Writes the block over the whole extent, from one buffer that holds it many times.
-Task<Outcome> LogicalUnit::fill(Command& command, Transfer transfer, BufferList block) {
-  const std::uint32_t block_bytes = geometry().block_bytes;
-  const std::uint64_t most = std::min(piece_blocks_, transfer.extent.block_count);
-  std::vector<std::byte> content(block_bytes);
-  block.copy_to(content);
+Task<Outcome> LogicalUnit::fill(Command& command, Extent whole, std::vector<std::byte> block) {
+  const std::size_t block_bytes = block.size();
+  const std::uint64_t most = std::min(piece_blocks_, whole.block_count);
   BufferList pattern = co_await home_.buffers().allocate(most * block_bytes);
-  for (std::uint64_t i = 0; i < most; ++i) pattern.copy_from(content, i * block_bytes);
+  for (std::uint64_t i = 0; i < most; ++i) pattern.copy_from(block, i * block_bytes);
   std::uint64_t done = 0;
-  while (done < transfer.extent.block_count) {
-    const Extent extent{transfer.extent.first + done,
-                        std::min(most, transfer.extent.block_count - done)};
+  while (done < whole.block_count) {
+    const Extent extent{whole.first + done, std::min(most, whole.block_count - done)};
     if (command.aborted) co_return Outcome{};
-    BufferList data = pattern.share(0, extent.byte_count(block_bytes));
+    BufferList data = pattern.share(0, extent.block_count * block_bytes);
     const Completion completion = co_await submit(command, Operation::kWrite, extent,
                                                   stable_writes(), false, std::move(data));
     if (completion.error != Error::kNone) co_return device_failure(completion, Operation::kWrite);
     done += extent.block_count;
-    if (done < transfer.extent.block_count) co_await home_.yield();
+    if (done < whole.block_count) co_await home_.yield();
   }
   co_return Outcome{};
 }
@@ -151,29 +145,33 @@ Job LogicalUnit::write_same(Command& command) {
   if (!held_.empty() && fenced(extent)) co_return Outcome{.status = Status::kBusy};
   const auto flags = std::to_integer<unsigned>(command.cdb[1]);
   const bool unmapping = (flags & 0x08U) != 0;
+  const bool anchoring = (flags & 0x10U) != 0;
+  if (anchoring && !unmapping) co_return invalid_cdb(1, std::uint8_t{4});
   const bool no_data = sixteen && (flags & 0x01U) != 0;  // NDOB
   const std::uint32_t block_bytes = geometry().block_bytes;
-  BufferList block;
+  std::vector<std::byte> block(block_bytes);
   if (!no_data) {
     // Neither more nor less than one block makes sense.
     if (command.data_out_length != block_bytes) co_return incomplete_data_out(block_bytes);
     Result<BufferList> received = co_await command.receive_data_out(block_bytes);
     if (!received) co_return transport_failure(received.error());
     if (command.aborted) co_return Outcome{};
-    block = std::move(*received);
+    received->copy_to(block);
   }
-  command.moved = block.byte_count();
-  const std::uint64_t data_out_bytes = block.byte_count();
+  const std::uint64_t data_out_bytes = no_data ? 0 : block_bytes;
+  command.moved = data_out_bytes;
   Outcome outcome;
   if (extent.block_count == 0) {
     co_return Outcome{.data_out_bytes = data_out_bytes};
   }
-  if (unmapping && geometry().unmap_zeroes) {
+  const bool frees = unmapping && !anchoring && geometry().unmap_zeroes;
+  const auto is_zero = [](std::byte each) { return each == std::byte{0}; };
+  if (frees) {
     outcome = co_await clear(command, extent, Operation::kUnmap);
-  } else if (no_data || all_zero(block)) {
+  } else if (!anchoring && std::ranges::all_of(block, is_zero)) {
     outcome = co_await clear(command, extent, Operation::kWriteZeroes);
   } else {
-    outcome = co_await fill(command, *transfer, std::move(block));
+    outcome = co_await fill(command, extent, std::move(block));
   }
   outcome.data_out_bytes = data_out_bytes;
   co_return outcome;

@@ -133,6 +133,22 @@ Task<void> LogicalUnit::advise(Cancellation* cancellation, Extent extent) {
   }
 }
 
+// SBC-3 5.17 and 5.18. No block of a unit is a defect: the drives below have put others in their
+// places. So the list is empty in any format.
+Job LogicalUnit::read_defect_data(Command& command) {
+  const bool twelve = command.row->cdb_bytes == 12;
+  const std::byte asked = command.cdb[twelve ? 1 : 2];  // REQ_PLIST, REQ_GLIST, the format.
+  constexpr unsigned kLastFormat = 5;
+  if ((std::to_integer<unsigned>(asked) & 0x07U) > kLastFormat) {
+    co_return invalid_cdb(twelve ? 1 : 2, std::uint8_t{2});
+  }
+  const std::uint64_t allocation_length = twelve ? big_endian<std::uint32_t>(command.cdb, 6)
+                                                 : big_endian<std::uint16_t>(command.cdb, 7);
+  const std::array<std::byte, 8> header{std::byte{0}, asked};
+  co_return co_await return_parameters(command, std::span(header).first(twelve ? 8 : 4),
+                                       allocation_length);
+}
+
 // SBC-3 5.4.
 Job LogicalUnit::get_lba_status(Command& command) {
   const auto first = big_endian<std::uint64_t>(command.cdb, 2);

@@ -106,7 +106,7 @@ std::vector<std::byte> one_command(const CommandRow* row, bool timeouts, bool th
   if (row->is(CommandFlags::kHasServiceAction)) {
     data[5] = (data[5] & std::byte{0xE0}) | std::byte{row->service_action};
   }
-  if (row->is(CommandFlags::kUnmapBit) && !thin) data[5] &= ~std::byte{0x08};
+  if (row->is(CommandFlags::kUnmapBits) && !thin) data[5] &= ~std::byte{0x18};
   if (timeouts) append_timeouts(data, *row);
   return data;
 }

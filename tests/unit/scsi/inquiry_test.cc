@@ -140,8 +140,7 @@ Task<void> limits(Bench& bench) {
 
 Task<void> provisioning_page_thin(Bench& bench) {
   const Reply page = co_await bench.send_to_unit(inquiry(255, 0xB2));
-  CHECK((page.in(5) & 0xE0U) == 0xE0);
-  CHECK((page.in(5) & 0x02U) == 0);  // ANC_SUP
+  CHECK((page.in(5) & 0xE2U) == 0xE2);
   CHECK(page.in(6) == 2);
   const Reply capacity = co_await bench.send_to_unit(cdb_16(0x9E, 0, 32, 0x10));
   CHECK((capacity.in(14) & 0x80U) != 0);

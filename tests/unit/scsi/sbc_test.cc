@@ -160,7 +160,7 @@ Task<void> write_same_refusals(Bench& bench) {
       CHECK(reply.status == Status::kCheckCondition);
       CHECK(reply.key() == SenseKey::kIllegalRequest);
     }
-    for (const unsigned flags : {0x10U, 0x18U, 0x20U}) {  // ANCHOR, WRPROTECT
+    for (const unsigned flags : {0x10U, 0x20U}) {  // ANCHOR alone, WRPROTECT
       const Reply reply =
           co_await bench.send_to_unit(sized_cdb(opcode, 0, 1, flags), {.out = filled(512, 0)});
       CHECK(reply.illegal(Additional::kInvalidFieldInCdb));
@@ -237,9 +237,6 @@ Task<void> unmap_refusals(Bench& bench) {
   cut.resize(30);
   const Reply torn = co_await bench.send_to_unit(cdb_10(0x42, 0, 30), {.out = cut});
   CHECK(torn.illegal(Additional::kParameterListLengthError));
-  const Reply anchor =
-      co_await bench.send_to_unit(cdb_10(0x42, 0, 24, 0x01), {.out = unmap_list({{0, 1}})});
-  CHECK(anchor.illegal(Additional::kInvalidFieldInCdb));
   CHECK(bench.device.seen().empty());
 }
 
@@ -263,6 +260,64 @@ Task<void> lba_status(Bench& bench) {
   for (const std::uint64_t lba : {kBenchBlocks, kBenchBlocks + 1, ~std::uint64_t{0}}) {
     const Reply beyond = co_await bench.send_to_unit(cdb_16(0x9E, lba, 24, 0x12));
     CHECK(beyond.illegal(Additional::kLbaOutOfRange));
+  }
+}
+
+// What is anchored reads as it should and is mapped.
+Task<void> anchoring(Bench& bench) {
+  const auto lacks_room = [](const Reply& status) { return status.in(20) != 0; };
+  for (const unsigned opcode : {0x41U, 0x93U}) {
+    co_await unmap(bench, {{0, 100}});
+    Reply reply =
+        co_await bench.send_to_unit(sized_cdb(opcode, 8, 16, 0x18), {.out = filled(512, 0)});
+    CHECK(reply.good());
+    CHECK(bench.device.seen().back().operation == Operation::kWrite);
+    reply = co_await bench.send_to_unit(cdb_16(0x9E, 8, 24, 0x12));
+    CHECK_FALSE(lacks_room(reply));
+    CHECK(big_endian<std::uint32_t>(reply.data, 16) == 16);
+    reply = co_await bench.send_to_unit(sized_cdb(opcode, 8, 2, 0x18), {.out = filled(512, 7)});
+    CHECK(reply.good());
+    reply = co_await bench.send_to_unit(cdb_10(0x28, 8, 2));
+    CHECK(reply.data == filled(1024, 7));
+  }
+  Reply reply = co_await bench.send_to_unit(sized_cdb(0x93, 8, 16, 0x19));  // NDOB
+  CHECK(reply.good());
+  reply = co_await bench.send_to_unit(cdb_10(0x28, 8, 2));
+  CHECK(reply.data == filled(1024, 0));
+  const Bytes list = unmap_list({{4, 2}, {50, 1}});
+  reply = co_await bench.send_to_unit(cdb_10(0x42, 0, static_cast<unsigned>(list.size()), 0x01),
+                                      {.out = list});
+  CHECK(reply.good());
+  for (const unsigned lba : {4U, 50U}) {
+    reply = co_await bench.send_to_unit(cdb_16(0x9E, lba, 24, 0x12));
+    CHECK_FALSE(lacks_room(reply));
+    reply = co_await bench.send_to_unit(cdb_10(0x28, lba, 1));
+    CHECK(reply.data == filled(512, 0));
+  }
+}
+
+Task<void> no_anchors(Bench& bench) {
+  const Reply reply =
+      co_await bench.send_to_unit(sized_cdb(0x93, 0, 1, 0x18), {.out = filled(512, 0)});
+  CHECK(reply.illegal(Additional::kInvalidFieldInCdb));
+}
+
+Task<void> defects(Bench& bench) {
+  Reply reply = co_await bench.send_to_unit(cdb_of({0x37, 0, 0x1D, 0, 0, 0, 0, 0, 255}));
+  CHECK(reply.good());
+  CHECK(reply.data == Bytes{std::byte{0}, std::byte{0x1D}, std::byte{0}, std::byte{0}});
+  reply = co_await bench.send_to_unit(cdb_of({0xB7, 0x0B, 0, 0, 0, 9, 0, 0, 1, 0}));
+  CHECK(reply.good());
+  REQUIRE(reply.data.size() == 8);
+  CHECK(reply.in(1) == 0x0B);
+  CHECK(big_endian<std::uint32_t>(reply.data, 4) == 0);
+  reply = co_await bench.send_to_unit(cdb_of({0x37, 0, 0x10, 0, 0, 0, 0, 0, 2}));
+  CHECK(reply.data.size() == 2);
+  for (const unsigned format : {6U, 7U}) {
+    reply = co_await bench.send_to_unit(cdb_of({0x37, 0, format, 0, 0, 0, 0, 0, 4}));
+    CHECK(reply.illegal(Additional::kInvalidFieldInCdb));
+    reply = co_await bench.send_to_unit(cdb_of({0xB7, format, 0, 0, 0, 0, 0, 0, 0, 8}));
+    CHECK(reply.illegal(Additional::kInvalidFieldInCdb));
   }
 }
 
@@ -678,6 +733,11 @@ TEST_CASE("UNMAP: refusals change nothing", "[scsi]") {
 TEST_CASE("GET LBA STATUS: runs of mapped and deallocated blocks", "[scsi]") {
   on_bench(lba_status);
 }
+TEST_CASE("WRITE SAME and UNMAP: ANCHOR keeps the room", "[scsi]") { on_bench(anchoring); }
+TEST_CASE("WRITE SAME: a full unit has no ANCHOR", "[scsi]") {
+  on_bench(no_anchors, {.thin = false});
+}
+TEST_CASE("READ DEFECT DATA: empty lists", "[scsi]") { on_bench(defects); }
 TEST_CASE("SYNCHRONIZE CACHE: flushes; IMMED defers errors", "[scsi]") { on_bench(synchronize); }
 TEST_CASE("SYNCHRONIZE CACHE: IMMED does not wait", "[scsi]") {
   on_bench(immediate_flush_does_not_wait);
