@@ -54,9 +54,9 @@ bool same_text(const std::string& one, const std::string& other) {
 }
 
 bool same_value(const VolumeKey& key, const json& wanted, const json& present) {
-  if (key.name == "naa") {
+  if (key.name == "naa" || key.name == "eui64") {
     const auto bare = [](const std::string& text) {
-      return text.starts_with("naa.") ? text.substr(4) : text;
+      return text.starts_with("naa.") || text.starts_with("eui.") ? text.substr(4) : text;
     };
     return same_text(bare(wanted.get<std::string>()), bare(present.get<std::string>()));
   }

@@ -37,6 +37,11 @@ struct VolumeArguments {
   std::vector<std::string> initiators;
   int lun = -1;
   int block_size = 0;
+  std::string eui64;
+  int rotation = -1;
+  std::string unmap_limit;
+  std::string write_same_limit;
+  bool removable = false;
   bool writes = false;
   std::string cache;
   bool memory = false;
@@ -55,9 +60,9 @@ std::string named_volume(const std::string& name) {
 }
 
 // The size in bytes, checked here so that a slip is told before anything is asked.
-std::uint64_t bytes_of(const std::string& text) {
+std::uint64_t bytes_of(const std::string& text, const char* option = "--size") {
   const auto size = group::parse_size(text);
-  if (!size) throw CLI::ValidationError("--size", size.error());
+  if (!size) throw CLI::ValidationError(option, size.error());
   return *size;
 }
 
@@ -121,6 +126,17 @@ std::string limits_of(const json& volume) {
   return text;
 }
 
+// Empty: the daemon's default.
+std::string limit_of(const json& volume, const char* key) {
+  return volume.at(key) == 0 ? std::string() : human_size(volume.at(key));
+}
+
+std::string rotation_of(const json& volume) {
+  const auto rotation = volume.at("rotation").get<unsigned>();
+  if (rotation == 0) return {};
+  return rotation == 1 ? std::string("no rotation") : fmt::format("{} rpm", rotation);
+}
+
 void print_volume(const json& volume) {
   const json& counters = volume.at("counters");
   const auto text = [&](const char* key) { return volume.at(key).get<std::string>(); };
@@ -156,6 +172,11 @@ void print_volume(const json& volume) {
           {"uuid", text("uuid")},
           {"serial", text("serial")},
           {"naa", text("naa")},
+          {"eui64", text("eui64")},
+          {"removable", flag("removable")},
+          {"rotation", rotation_of(volume)},
+          {"unmap limit", limit_of(volume, "unmap_limit")},
+          {"write same limit", limit_of(volume, "write_same_limit")},
           {"inquiry", fmt::format("{} {} {}", text("vendor"), text("product"), text("revision"))},
           {"read", fmt::format("{} commands, {}", counters.at("reads").dump(),
                                human_size(counters.at("read_bytes")))},
@@ -189,6 +210,16 @@ void add_rates(const VolumeArguments& a, json& body) {
   body["bytes_limit"] = *rate;
 }
 
+void add_presentation(const VolumeArguments& a, json& body) {
+  if (a.removable) body["removable"] = true;
+  if (a.rotation >= 0) body["rotation"] = a.rotation;
+  if (!a.eui64.empty()) body["eui64"] = a.eui64;
+  if (!a.unmap_limit.empty()) body["unmap_limit"] = bytes_of(a.unmap_limit, "--unmap-limit");
+  if (!a.write_same_limit.empty()) {
+    body["write_same_limit"] = bytes_of(a.write_same_limit, "--write-same-limit");
+  }
+}
+
 json body_of(const VolumeArguments& a) {
   json body{{"name", a.name}, {"read_only", a.read_only}};
   if (a.block_size != 0) body["block_size"] = a.block_size;
@@ -211,6 +242,7 @@ json body_of(const VolumeArguments& a) {
   if (!a.cache.empty()) body["cache"] = a.cache;
   if (a.block_size == 4096) body["physical_block_size"] = 4096;
   add_rates(a, body);
+  add_presentation(a, body);
   json access = json::array();
   for (const std::string& initiator : a.initiators) access.push_back({{"initiator", initiator}});
   if (!access.empty()) body["access"] = std::move(access);
@@ -339,6 +371,22 @@ void add_limit_options(CLI::App& verb, VolumeArguments& a) {
       ->type_name("RATE");
 }
 
+void add_presentation_options(CLI::App& verb, VolumeArguments& a) {
+  verb.add_flag("--removable", a.removable, "Present it as a removable medium");
+  verb.add_option("--rotation", a.rotation,
+                  "Rotation rate to report: 1025 to 65534 revolutions a minute, 1 for no rotation, "
+                  "0 for that of the device below")
+      ->check(CLI::Range(0, 65534))
+      ->type_name("RPM");
+  verb.add_option("--eui64", a.eui64, "Its EUI-64 designator: 16 hexadecimal digits")
+      ->type_name("DIGITS");
+  verb.add_option("--unmap-limit", a.unmap_limit, "The most that one UNMAP may unmap")
+      ->type_name("SIZE");
+  verb.add_option("--write-same-limit", a.write_same_limit,
+                  "The most that one WRITE SAME may write")
+      ->type_name("SIZE");
+}
+
 void add_create_options(CLI::App& verb, VolumeArguments& a) {
   verb.add_option("NAME", a.name, "Letters, digits, dots, dashes and underscores")->required();
   verb.add_option("--size", a.size, "Such as 512MiB, 100GiB or 1TB")->type_name("SIZE");
@@ -385,6 +433,7 @@ void add_create_options(CLI::App& verb, VolumeArguments& a) {
   verb.add_option("--cache", a.cache, "What the controller's cache does with it, on a RAID set")
       ->check(CLI::IsMember({"write-back", "write-through", "none"}))
       ->type_name("MODE");
+  add_presentation_options(verb, a);
   verb.add_option("--target", a.target,
                   "Put it on this target as one more LUN; it gets a target of its own otherwise")
       ->type_name("IQN");

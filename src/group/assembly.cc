@@ -405,6 +405,10 @@ RunningGroup::Outcome RunningGroup::plan_volumes(Loaded* loaded) {
     }
     auto outcome = reconcile(stored->second.first, configured);
     if (!outcome) return outcome;
+    // The stored block size counts if the file names no other.
+    if (const auto error = check_presentation(stored->second.first.specification)) {
+      return fault_of_configuration(fmt::format("{}: {}", at(configured), *error));
+    }
   }
   Identifiers claimed(configuration_.identity);
   // Nobody has these in a file to change them there.

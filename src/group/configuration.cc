@@ -393,6 +393,26 @@ void read_identity(TableReader& reader, VolumeSpecification& volume) {
   }
 }
 
+void read_presentation(TableReader& reader, VolumeSpecification& volume) {
+  volume.removable = reader.boolean("removable").value_or(false);
+  if (const auto rotation = reader.integer("rotation", 0, kMostRotation)) {
+    volume.rotation = static_cast<std::uint32_t>(*rotation);
+  }
+  for (const auto& [key, limit] : {std::pair("unmap_limit", &volume.unmap_limit_bytes),
+                                   std::pair("write_same_limit", &volume.write_same_limit_bytes)}) {
+    *limit = reader.size(key, 0, kLargestVolumeBytes).value_or(0);
+  }
+  if (const auto eui64 = reader.string("eui64")) {
+    volume.eui64 = parse_eui64(*eui64);
+    if (!volume.eui64) {
+      reader.mistake("eui64",
+                     fmt::format("\"{}\" is not an EUI-64 identifier; write 16 hexadecimal "
+                                 "digits, not all of them 0",
+                                 *eui64));
+    }
+  }
+}
+
 void read_target_name(TableReader& reader, VolumeSpecification& volume,
                       const IdentityConfiguration& group) {
   if (const auto target = reader.string("target")) {
@@ -466,6 +486,7 @@ void read_volume(const Value& section, const std::string& path, Reading& reading
   volume.write_cache = reader.boolean("write_cache").value_or(true);
   read_cache_mode(reader, configured, has_cache(reading.result));
   read_identity(reader, volume);
+  read_presentation(reader, volume);
   read_target_name(reader, volume, reading.result.identity);
   if (const auto lun = reader.integer("lun", 0, kLargestLun)) {
     volume.lun = static_cast<std::uint32_t>(*lun);

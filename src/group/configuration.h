@@ -35,6 +35,9 @@ inline constexpr std::string_view kTargetNamePrefix = "iqn.2026-11.org.sandbay:"
 inline constexpr std::uint64_t kSmallestVolumeBytes = std::uint64_t{1} << 20;
 inline constexpr std::uint64_t kLargestVolumeBytes = std::uint64_t{1} << 50;
 inline constexpr std::uint32_t kLargestLun = 255;
+// SBC-3 clause 6.6.3: the range of MEDIUM ROTATION RATE; 0 and 1 are special.
+inline constexpr std::uint32_t kLeastRotation = 0x0401;
+inline constexpr std::uint32_t kMostRotation = 0xfffe;
 inline constexpr std::size_t kLongestName = 63;
 
 enum class Backing : std::uint8_t {
@@ -79,7 +82,14 @@ struct VolumeSpecification {
   cache::Mode cache = cache::Mode::kWriteBack;
   std::string serial;                // Empty: from the volume's UUID.
   std::optional<NaaIdentifier> naa;  // None: from the UUID.
-  std::string vendor;                // Empty, as the next two: what the group's identity says.
+  std::optional<Eui64> eui64;        // Unset: no such designator.
+  bool removable = false;            // A removable medium: RMB, and LOEJ ejects and loads.
+  // MEDIUM ROTATION RATE, revolutions a minute; 1: no rotation; 0: by the device below.
+  std::uint32_t rotation = 0;
+  // MAXIMUM UNMAP LBA COUNT and MAXIMUM WRITE SAME LENGTH, in bytes; 0: the logical unit's default.
+  std::uint64_t unmap_limit_bytes = 0;
+  std::uint64_t write_same_limit_bytes = 0;
+  std::string vendor;  // Empty, as the next two: what the group's identity says.
   std::string product;
   std::string revision;
   std::string target;                // Full name; empty: by the group's identity.
@@ -169,6 +179,8 @@ std::optional<std::string> check_redirect(std::string_view address);
 std::optional<std::string> check_key(std::string_view key, std::string_view value);
 // Sizes, block sizes and identities against one another.
 std::optional<std::string> check_specification(const VolumeSpecification& specification);
+// Rotation rate and limits alone, which a block size found later may make invalid.
+std::optional<std::string> check_presentation(const VolumeSpecification& specification);
 // Of a new one; those that are there may have such limits, which count for nothing.
 std::optional<std::string> check_thin_choices(const VolumeSpecification& specification);
 // A portal and the management interface cannot listen at one address.

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <bit>
 #include <charconv>
+#include <limits>
+#include <utility>
 
 #include "group/configuration.h"
 #include "group/document.h"
@@ -271,6 +273,21 @@ std::optional<std::string> check_pool_choices(const VolumeSpecification& s) {
 
 }  // namespace
 
+std::optional<std::string> check_presentation(const VolumeSpecification& s) {
+  if (s.rotation > 1 && (s.rotation < kLeastRotation || s.rotation > kMostRotation)) {
+    return fmt::format("rotation {} is not a rate; write {} to {} revolutions a minute, 1 or 0",
+                       s.rotation, kLeastRotation, kMostRotation);
+  }
+  constexpr std::uint64_t kMostBlocks = std::numeric_limits<std::uint32_t>::max();
+  for (const auto& [key, limit] : {std::pair("unmap_limit", s.unmap_limit_bytes),
+                                   std::pair("write_same_limit", s.write_same_limit_bytes)}) {
+    if (limit % s.block_bytes == 0 && limit / s.block_bytes <= kMostBlocks) continue;
+    return fmt::format("{} {} does not fit; write a multiple of {} bytes, at most {} blocks", key,
+                       format_size(limit), s.block_bytes, kMostBlocks);
+  }
+  return std::nullopt;
+}
+
 std::optional<std::string> check_specification(const VolumeSpecification& s) {
   const bool own_size = s.backing != Backing::kFile && s.backing != Backing::kDevice;
   if (s.size_bytes == 0 && own_size) return "size is missing; write a size such as \"100GiB\"";
@@ -303,6 +320,7 @@ std::optional<std::string> check_specification(const VolumeSpecification& s) {
                                                        : "a RAID set");
   }
   if (auto error = check_pool_choices(s)) return error;
+  if (auto error = check_presentation(s)) return error;
   for (const auto& error :
        {check_ascii("serial", s.serial, 32), check_ascii("vendor", s.vendor, 8),
         check_ascii("product", s.product, 16), check_ascii("revision", s.revision, 4)}) {

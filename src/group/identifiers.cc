@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "group/volume.h"
+#include "runtime/uuid.h"
 
 namespace sandbay::group {
 
@@ -34,6 +35,10 @@ std::vector<Identifiers::Identifier> Identifiers::identifiers_of(
   if (s.naa) {
     all.push_back(
         {.key = key_of_designator(*s.naa), .what = "naa", .value = format_naa(*s.naa).substr(4)});
+  }
+  if (s.eui64) {
+    const std::string digits = format_hex(*s.eui64);
+    all.push_back({.key = "eui64 " + digits, .what = "eui64", .value = digits});
   }
   if (s.serial.empty()) return all;
   const std::string_view vendor = s.vendor.empty() ? identity_.vendor : s.vendor;

@@ -1,4 +1,5 @@
-// NAA identifiers and serial numbers: which bits of a UUID they are, and their text forms.
+// NAA identifiers, EUI-64 identifiers and serial numbers: which bits of a UUID they are, and their
+// text forms.
 #include "group/naa.h"
 
 #include <algorithm>
@@ -24,6 +25,15 @@ std::optional<NaaIdentifier> parse_naa(std::string_view text) {
   if (text.starts_with("naa.")) text.remove_prefix(4);
   const auto bytes = parse_hex16(text);
   if (!bytes || (*bytes)[0] >> 4 != 6) return std::nullopt;
+  return bytes;
+}
+
+std::string format_eui64(const Eui64& eui64) { return "eui." + format_hex(eui64); }
+
+std::optional<Eui64> parse_eui64(std::string_view text) {
+  if (text.starts_with("eui.")) text.remove_prefix(4);
+  Eui64 bytes{};
+  if (!parse_hex(text, bytes) || bytes == Eui64{}) return std::nullopt;
   return bytes;
 }
 

@@ -142,6 +142,9 @@ Task<Volume::Opened> RunningGroup::make_on_pool(VolumeRecord record,
     const std::string about = fmt::format("volume \"{}\": ", s.name);
     co_return std::unexpected(OpenFailure{.reason = refusal->message.substr(about.size())});
   }
+  if (auto error = check_presentation(s)) {
+    co_return std::unexpected(OpenFailure{.reason = std::move(*error)});
+  }
   record.pool = pool->uuid();
   pool::BranchOptions options{.byte_count = s.size_bytes,
                               .thick = !s.thin,

@@ -104,6 +104,19 @@ std::string encode(const GroupRecord& record) {
   return to_text({{"format", kRecordFormat}, {"uuid", record.uuid}, {"name", record.name}});
 }
 
+namespace {
+
+// Only values other than the defaults, so that records of older versions stay as they are.
+void add_presentation(const VolumeSpecification& s, json& value) {
+  if (s.eui64) value["eui64"] = format_eui64(*s.eui64);
+  if (s.removable) value["removable"] = true;
+  if (s.rotation != 0) value["rotation"] = s.rotation;
+  if (s.unmap_limit_bytes != 0) value["unmap_limit"] = s.unmap_limit_bytes;
+  if (s.write_same_limit_bytes != 0) value["write_same_limit"] = s.write_same_limit_bytes;
+}
+
+}  // namespace
+
 std::string encode(const VolumeRecord& record) {
   const VolumeSpecification& s = record.specification;
   json value{{"format", kRecordFormat},
@@ -126,6 +139,7 @@ std::string encode(const VolumeRecord& record) {
              {"target", s.target},
              {"lun", s.lun.value_or(0)}};
   if (s.naa) value["naa"] = format_naa(*s.naa);
+  add_presentation(s, value);
   if (record.placement) {
     value["raid"] = s.raid;
     value["set"] = format_uuid(record.placement->set);
@@ -253,6 +267,17 @@ std::expected<GroupRecord, std::string> decode_group(std::string_view text) {
 
 namespace {
 
+void read_presentation(const json& value, VolumeSpecification& s) {
+  const json absent = 0U;
+  s.removable = value.value("removable", false);
+  s.rotation = number_from<std::uint32_t>(value.value("rotation", absent));
+  s.unmap_limit_bytes = number_from<std::uint64_t>(value.value("unmap_limit", absent));
+  s.write_same_limit_bytes = number_from<std::uint64_t>(value.value("write_same_limit", absent));
+  if (!value.contains("eui64")) return;
+  s.eui64 = parse_eui64(value.at("eui64").get<std::string>());
+  if (!s.eui64) throw std::out_of_range("its EUI-64 identifier is invalid");
+}
+
 void read_pool_part(const json& value, VolumeRecord& record) {
   VolumeSpecification& s = record.specification;
   s.pool = value.at("pool").get<std::string>();
@@ -302,6 +327,7 @@ std::expected<VolumeRecord, std::string> decode_volume(std::string_view text) {
       s.naa = parse_naa(value.at("naa").get<std::string>());
       if (!s.naa) throw std::out_of_range("its NAA identifier is none");
     }
+    read_presentation(value, s);
     record.online = value.value("online", true);
     record.full_copy = value.value("full_copy", false);
     record.shrink_to = value.value("shrink_to", std::uint64_t{0});

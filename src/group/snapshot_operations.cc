@@ -446,6 +446,7 @@ VolumeRecord RunningGroup::shown_as(const SnapshotRecord& record) const {
     s = volume->record().specification;
     s.serial.clear();
     s.naa.reset();
+    s.eui64.reset();
   }
   configuration_.identity.settle(s, record.uuid);
   s.name = fmt::format("{}-{}", volume != nullptr ? volume->name() : "", record.name);
@@ -704,6 +705,7 @@ Task<Answer<CreatedVolume>> RunningGroup::clone_now(SnapshotName name, std::stri
   s.read_only = false;
   s.serial.clear();
   s.naa.reset();
+  s.eui64.reset();
   s.target.clear();
   s.lun.reset();
   request.full_copy = full_copy;

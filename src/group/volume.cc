@@ -86,6 +86,14 @@ scsi::LogicalUnitOptions unit_options(const VolumeRecord& record, const ArrayFac
   options.target_ports = array.target_ports;
   options.thin = s.thin;
   options.write_cache_enabled = s.write_cache;
+  options.eui64 = s.eui64;
+  options.removable = s.removable;
+  options.rotation_rate = static_cast<std::uint16_t>(s.rotation);
+  const auto set_limit = [&s](std::uint64_t bytes, std::uint32_t& blocks) {
+    if (bytes != 0) blocks = static_cast<std::uint32_t>(bytes / s.block_bytes);
+  };
+  set_limit(s.unmap_limit_bytes, options.maximum_unmap_blocks);
+  set_limit(s.write_same_limit_bytes, options.maximum_write_same_blocks);
   // Hosts that share a volume see at once which commands another host's reset has ended. Arrays
   // whose pages are played keep their own default, and their hosts change it.
   options.task_aborted_status = array.personality == nullptr;

@@ -20,6 +20,12 @@ std::string in_words(std::uint32_t value) { return fmt::format("{}", value); }
 std::string in_words(const SnapshotReserve& value) { return format_reserve(value); }
 std::string in_words(ReservePolicy value) { return std::string(describe(value)); }
 std::string in_words(cache::Mode value) { return std::string(describe(value)); }
+std::string in_words(std::uint64_t limit) {
+  return limit == 0 ? std::string("its default") : format_size(limit);
+}
+std::string in_words(const std::optional<Eui64>& value) {
+  return value ? format_eui64(*value) : std::string("absent");
+}
 std::string in_words(const std::string& value) { return value.empty() ? "its own" : value; }
 
 // The first thing in which a volume is not what a request for it asks; its size is compared before.
@@ -46,6 +52,11 @@ std::optional<std::string> difference(const VolumeSpecification& old,
                         compare("preallocate", &Specification::preallocate),
                         compare("write_cache", &Specification::write_cache),
                         compare("cache", &Specification::cache),
+                        compare("removable", &Specification::removable),
+                        compare("rotation", &Specification::rotation),
+                        compare("unmap_limit", &Specification::unmap_limit_bytes),
+                        compare("write_same_limit", &Specification::write_same_limit_bytes),
+                        compare("eui64", &Specification::eui64),
                         compare("serial", &Specification::serial),
                         compare("vendor", &Specification::vendor),
                         compare("product", &Specification::product),

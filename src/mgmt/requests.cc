@@ -198,6 +198,22 @@ std::optional<group::ReservePolicy> read_reserve_policy(TableReader& reader) {
   return policy;
 }
 
+void read_presentation(TableReader& reader, group::VolumeSpecification& s) {
+  s.removable = reader.boolean("removable").value_or(false);
+  if (const auto rotation = reader.integer("rotation", 0, group::kMostRotation)) {
+    s.rotation = static_cast<std::uint32_t>(*rotation);
+  }
+  s.unmap_limit_bytes = read_size(reader, "unmap_limit").value_or(0);
+  s.write_same_limit_bytes = read_size(reader, "write_same_limit").value_or(0);
+  if (const auto eui64 = reader.string("eui64")) {
+    s.eui64 = group::parse_eui64(*eui64);
+    if (!s.eui64) {
+      reader.mistake("eui64",
+                     "is not an EUI-64 identifier; write 16 hexadecimal digits, not all of them 0");
+    }
+  }
+}
+
 group::VolumeSpecification read_specification(TableReader& reader, group::OpenChoices& open) {
   group::VolumeSpecification s;
   reader.require("name", "the volume's name");
@@ -236,6 +252,7 @@ group::VolumeSpecification read_specification(TableReader& reader, group::OpenCh
                      "is not an NAA identifier; write 32 hexadecimal digits, the first of them 6");
     }
   }
+  read_presentation(reader, s);
   s.target = reader.string("target").value_or("");
   if (const auto lun = reader.integer("lun", 0, group::kLargestLun)) {
     s.lun = static_cast<std::uint32_t>(*lun);

@@ -17,15 +17,20 @@ std::optional<std::uint8_t> digit_of(char c) {
 
 }  // namespace
 
-std::optional<std::array<std::uint8_t, 16>> parse_hex16(std::string_view text) {
-  std::array<std::uint8_t, 16> bytes{};
-  if (text.size() != 2 * bytes.size()) return std::nullopt;
+bool parse_hex(std::string_view text, std::span<std::uint8_t> bytes) {
+  if (text.size() != 2 * bytes.size()) return false;
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     const auto high = digit_of(text[2 * i]);
     const auto low = digit_of(text[2 * i + 1]);
-    if (!high || !low) return std::nullopt;
+    if (!high || !low) return false;
     bytes[i] = static_cast<std::uint8_t>(*high << 4 | *low);
   }
+  return true;
+}
+
+std::optional<std::array<std::uint8_t, 16>> parse_hex16(std::string_view text) {
+  std::array<std::uint8_t, 16> bytes{};
+  if (!parse_hex(text, bytes)) return std::nullopt;
   return bytes;
 }
 

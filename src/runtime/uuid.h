@@ -21,6 +21,9 @@ std::optional<Uuid> parse_uuid(std::string_view text);  // Either case.
 
 // Two lower-case hexadecimal digits a byte.
 std::string format_hex(std::span<const std::uint8_t> bytes);
+// Reads exactly two hexadecimal digits, either case, for each byte. False: `text` is not that, and
+// some of `bytes` may have changed.
+bool parse_hex(std::string_view text, std::span<std::uint8_t> bytes);
 // 32 hexadecimal digits, either case, as 16 bytes.
 std::optional<std::array<std::uint8_t, 16>> parse_hex16(std::string_view text);
 

@@ -6,6 +6,7 @@ import time
 
 import host
 from host import Host
+from raid_lab import drives, raid
 
 MIB = 1 << 20
 
@@ -143,6 +144,62 @@ def test_resize_of_an_exported_lun_online(t):
     data = each.good(host.read_capacity_16(), 32)
     t.check(int.from_bytes(data[:8], 'big') == 32 * MIB // 512 - 1, data.hex())
     t.check(each.write(32 * MIB // 512 - 8, b'\x66' * 4096).good, 'a write at the new end')
+
+
+def presented(each):
+    """How a unit presents itself: RMB, MAXIMUM UNMAP LBA COUNT, MAXIMUM WRITE SAME LENGTH, the
+    rotation rate and the EUI-64 designators."""
+    standard = each.good(host.inquiry(), 255)
+    limits = each.good(host.inquiry(page=0xb0), 255)
+    characteristics = each.good(host.inquiry(page=0xb1), 255)
+    names = host.designators(each.good(host.inquiry(page=0x83), 255))
+    return (bool(standard[1] & 0x80), int.from_bytes(limits[20:24], 'big'),
+            int.from_bytes(limits[36:44], 'big'), int.from_bytes(characteristics[4:6], 'big'),
+            [value.hex() for code_set, association, kind, value in names
+             if (code_set, association, kind) == (1, 0, 2)])
+
+
+def test_presentation_of_a_lun_is_set_per_volume(t):
+    """A removable medium, its rotation rate, its limits and an EUI-64 designator, declared or given
+    at creation, also after a restart; a clone and a snapshot have all but the designator."""
+    daemon = t.daemon([{'name': 'plain', 'memory': True, 'size': '16MiB'},
+                       {'name': 'declared', 'file': t.path('declared.img'), 'size': '16MiB',
+                        'block_size': 4096, 'removable': True, 'rotation': 7200,
+                        'eui64': 'eui.0025BA0000000001', 'unmap_limit': '8MiB',
+                        'write_same_limit': '64KiB'}],
+                      extra=drives(['d'], '96MiB') + raid('r', 'jbod', ['d']) +
+                      '[[pool]]\nname = "p"\npage = "1MiB"\n')
+    daemon.sandbay('volume', 'create', 'made', '--size', '16MiB', '--pool', 'p', '--thin',
+                   '--removable', '--rotation', '1', '--eui64', '0025ba0000000002',
+                   '--unmap-limit', '1MiB', '--write-same-limit', '512KiB', '--initiator', '*')
+    daemon.sandbay('volume', 'create', 'same', '--size', '16MiB', '--pool', 'p', '--thin',
+                   '--eui64', '0025ba0000000002', ok=False)
+    expected = {'plain': (False, 1 << 20, 1 << 20, 1, []),
+                'declared': (True, 2048, 16, 7200, ['0025ba0000000001']),
+                'made': (True, 2048, 1024, 1, ['0025ba0000000002'])}
+
+    def require_all(when):
+        for name, wanted in expected.items():
+            each = Host(t, daemon, name)
+            found = presented(each)
+            each.close()
+            t.check(found == wanted, f'{name} {when}: {found}, not {wanted}')
+    require_all('at first')
+    shown = daemon.sandbay_json('volume', 'show', 'made')
+    keys = {'removable': True, 'rotation': 1, 'eui64': 'eui.0025ba0000000002',
+            'unmap_limit': MIB, 'write_same_limit': MIB // 2}
+    t.check({key: shown[key] for key in keys} == keys, f'{shown}')
+    text = daemon.sandbay('volume', 'show', 'made').stdout
+    t.check('eui.0025ba0000000002' in text and 'no rotation' in text, text)
+    daemon.sandbay('volume', 'clone', 'made', 'copy')
+    daemon.sandbay('access', 'add', 'copy', '--initiator', '*')
+    daemon.sandbay('snapshot', 'create', 'made', 's')
+    daemon.sandbay('snapshot', 'online', 'made', 's')
+    expected |= {'copy': (True, 2048, 1024, 1, []), 'made-s': (True, 2048, 1024, 1, [])}
+    require_all('with a clone and a snapshot')
+    t.check(daemon.terminate() == 0, 'an orderly end')
+    daemon.start()
+    require_all('after a restart')
 
 
 def test_adding_a_lun_leaves_other_sessions_alone(t):

@@ -117,6 +117,11 @@ block_size = 4096
 write_cache = false
 serial = "SN1"
 naa = "naa.6025ba70000000000000000000000001"
+eui64 = "eui.0025BA0000000001"
+removable = true
+rotation = 7200
+unmap_limit = "512MiB"
+write_same_limit = "4KiB"
 vendor = "ACME"
 product = "DISK"
 revision = "1.0"
@@ -202,6 +207,24 @@ TEST_CASE("A whole configuration is read into its parts", "[configuration]") {
   CHECK(c.preallocate);
   CHECK_FALSE(c.thin);
   CHECK(result->volumes[3].specification.backing == Backing::kMemory);
+}
+
+TEST_CASE("A volume says how its LUN presents itself, or has the defaults", "[configuration]") {
+  const auto result = parse_configuration(kWhole, "x.toml");
+  if (!result) FAIL(result.error().front());
+  const VolumeSpecification& a = result->volumes.at(0).specification;
+  REQUIRE(a.eui64.has_value());
+  CHECK(format_eui64(*a.eui64) == "eui.0025ba0000000001");
+  CHECK(a.removable);
+  CHECK(a.rotation == 7200);
+  CHECK(a.unmap_limit_bytes == 512 << 20);
+  CHECK(a.write_same_limit_bytes == 4096);
+  const VolumeSpecification& b = result->volumes.at(1).specification;
+  CHECK_FALSE(b.eui64.has_value());
+  CHECK_FALSE(b.removable);
+  CHECK(b.rotation == 0);
+  CHECK(b.unmap_limit_bytes == 0);
+  CHECK(b.write_same_limit_bytes == 0);
 }
 
 struct Mistake {
@@ -363,6 +386,38 @@ constexpr Mistake kMistakes[] = {
     {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\nnaa = \"naa.5000\"",
      "x.toml:10: volume[1].naa: \"naa.5000\" is not an NAA identifier; write 32 hexadecimal "
      "digits, the first of them 6"},
+    {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\neui64 = \"0025ba000000001\"",
+     "x.toml:10: volume[1].eui64: \"0025ba000000001\" is not an EUI-64 identifier; write 16 "
+     "hexadecimal digits, not all of them 0"},
+    {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\neui64 = \"naa.0025ba0000000001\"",
+     "x.toml:10: volume[1].eui64: \"naa.0025ba0000000001\" is not an EUI-64 identifier; write 16 "
+     "hexadecimal digits, not all of them 0"},
+    {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\neui64 = \"eui.0000000000000000\"",
+     "x.toml:10: volume[1].eui64: \"eui.0000000000000000\" is not an EUI-64 identifier; write 16 "
+     "hexadecimal digits, not all of them 0"},
+    {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\neui64 = \"0025ba0000000001\"\n"
+     "[[volume]]\nname = \"b\"\nsize = \"1GiB\"\neui64 = \"eui.0025BA0000000001\"",
+     "x.toml:11: volume \"b\": eui64 0025ba0000000001 is that of volume \"a\" too, and hosts would "
+     "take both for one disk; give each its own"},
+    {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\nremovable = 1",
+     "x.toml:10: volume[1].removable: is a whole number; write true or false"},
+    {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\nrotation = 1024",
+     "x.toml:10: volume[1].rotation: rotation 1024 is not a rate; write 1025 to 65534 revolutions "
+     "a minute, 1 or 0"},
+    {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\nrotation = 65535",
+     "x.toml:10: volume[1].rotation: 65535 is out of range; write a whole number from 0 to 65534"},
+    {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\nunmap_limit = \"1025B\"",
+     "x.toml:10: volume[1].unmap_limit: unmap_limit 1025B does not fit; write a multiple of 512 "
+     "bytes, at most 4294967295 blocks"},
+    {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\nblock_size = 4096\nwrite_same_limit = \"512B\"",
+     "x.toml:11: volume[1].write_same_limit: write_same_limit 512B does not fit; write a multiple "
+     "of 4096 bytes, at most 4294967295 blocks"},
+    {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\nwrite_same_limit = \"2TiB\"",
+     "x.toml:10: volume[1].write_same_limit: write_same_limit 2TiB does not fit; write a multiple "
+     "of 512 bytes, at most 4294967295 blocks"},
+    {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\nunmap_limit = 512",
+     "x.toml:10: volume[1].unmap_limit: is a whole number; write a size in quotes, such as "
+     "\"512MiB\" or \"100GiB\""},
     {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\nlun = 256",
      "x.toml:10: volume[1].lun: 256 is out of range; write a whole number from 0 to 255"},
     {"[[volume]]\nname = \"a\"\nsizee = \"1GiB\"",

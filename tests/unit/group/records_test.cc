@@ -40,6 +40,57 @@ void try_numbers(const std::string& record, const std::function<void(std::string
 
 }  // namespace
 
+TEST_CASE("A volume's record keeps what its LUN says of itself") {
+  VolumeRecord volume;
+  VolumeSpecification& s = volume.specification;
+  s.name = "v";
+  s.backing = Backing::kMemory;
+  s.size_bytes = 1 << 20;
+  s.eui64 = parse_eui64("0025ba0000000001");
+  s.removable = true;
+  s.rotation = 15000;
+  s.unmap_limit_bytes = 1 << 20;
+  s.write_same_limit_bytes = 512;
+  const auto decoded = decode_volume(encode(volume));
+  REQUIRE(decoded.has_value());
+  CHECK(decoded->specification.eui64 == s.eui64);
+  CHECK(decoded->specification.removable);
+  CHECK(decoded->specification.rotation == 15000);
+  CHECK(decoded->specification.unmap_limit_bytes == 1 << 20);
+  CHECK(decoded->specification.write_same_limit_bytes == 512);
+
+  const auto changed = [&volume](const char* key, const json& value) {
+    json record = json::parse(encode(volume));
+    record[key] = value;
+    return decode_volume(record.dump()).has_value();
+  };
+  CHECK(changed("rotation", 1));
+  CHECK_FALSE(changed("rotation", 2));
+  CHECK_FALSE(changed("rotation", 65535));
+  CHECK_FALSE(changed("unmap_limit", 513));
+  CHECK_FALSE(changed("write_same_limit", -512));
+  CHECK_FALSE(changed("eui64", "eui.0000000000000000"));
+  try_numbers(encode(volume), [](const std::string& text) { (void)decode_volume(text); });
+}
+
+TEST_CASE("A volume's record of an older version gets the defaults of newer keys") {
+  VolumeRecord volume;
+  volume.specification.name = "v";
+  volume.specification.backing = Backing::kMemory;
+  volume.specification.size_bytes = 1 << 20;
+  json old = json::parse(encode(volume));
+  for (const char* key : {"eui64", "removable", "rotation", "unmap_limit", "write_same_limit"}) {
+    CHECK_FALSE(old.contains(key));  // A default changes no record that is stored already.
+  }
+  const auto decoded = decode_volume(old.dump());
+  REQUIRE(decoded.has_value());
+  CHECK_FALSE(decoded->specification.eui64.has_value());
+  CHECK_FALSE(decoded->specification.removable);
+  CHECK(decoded->specification.rotation == 0);
+  CHECK(decoded->specification.unmap_limit_bytes == 0);
+  CHECK(decoded->specification.write_same_limit_bytes == 0);
+}
+
 TEST_CASE("A volume's record with a block of no size is refused", "[X1]") {
   VolumeRecord volume;
   volume.specification.name = "v";

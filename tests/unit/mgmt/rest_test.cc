@@ -271,6 +271,37 @@ TEST_CASE("Everything that is there can be looked at", "[rest]") {
   });
 }
 
+TEST_CASE("A volume is created with what its LUN says of itself", "[rest]") {
+  with_rest("", [](Rest& rest) {
+    json body = {{"name", "a"},
+                 {"size", "4MiB"},
+                 {"removable", true},
+                 {"rotation", 10000},
+                 {"unmap_limit", 8192},
+                 {"write_same_limit", "1MiB"},
+                 {"eui64", "0025BA0000000001"}};
+    CHECK(rest.ask("POST", "/api/v1/volumes", body.dump()).status == 201);
+    const json shown = rest.get("/api/v1/volumes/a").body;
+    CHECK(shown.at("removable") == true);
+    CHECK(shown.at("rotation") == 10000);
+    CHECK(shown.at("unmap_limit") == 8192);
+    CHECK(shown.at("write_same_limit") == 1 << 20);
+    CHECK(shown.at("eui64") == "eui.0025ba0000000001");
+    CHECK(rest.ask("POST", "/api/v1/volumes", body.dump()).status == 200);
+    body["removable"] = false;
+    const Answer other = rest.ask("POST", "/api/v1/volumes", body.dump());
+    CHECK(other.status == 409);
+    CHECK_THAT(other.text, Catch::Contains("with removable true, not false"));
+
+    const json plain = rest.ask("POST", "/api/v1/volumes", R"({"name": "b", "size": "4MiB"})").body;
+    CHECK(plain.at("removable") == false);
+    CHECK(plain.at("rotation") == 0);
+    CHECK(plain.at("unmap_limit") == 0);
+    CHECK(plain.at("write_same_limit") == 0);
+    CHECK(plain.at("eui64") == "");
+  });
+}
+
 TEST_CASE("Volumes are created, changed and deleted", "[rest]") {
   with_rest("", [](Rest& rest) {
     const std::string body = R"({"name": "a", "size": "4MiB", "access": [{"initiator": "*"}]})";
@@ -333,6 +364,13 @@ const WrongRequest kWrongRequests[] = {
      "volume \"a\": bytes_limit means nothing without a pool; leave it out"},
     {"POST", "/api/v1/volumes", R"({"name": "a", "size": 1048577})", 400,
      "volume \"a\": size 1048577B is not a whole number of 512-byte blocks"},
+    {"POST", "/api/v1/volumes", R"({"name": "a", "size": "1MiB", "eui64": "0"})", 400,
+     "eui64: is not an EUI-64 identifier; write 16 hexadecimal digits, not all of them 0"},
+    {"POST", "/api/v1/volumes", R"({"name": "a", "size": "1MiB", "rotation": 2})", 400,
+     "volume \"a\": rotation 2 is not a rate; write 1025 to 65534 revolutions a minute, 1 or 0"},
+    {"POST", "/api/v1/volumes", R"({"name": "a", "size": "1MiB", "unmap_limit": 1})", 400,
+     "volume \"a\": unmap_limit 1B does not fit; write a multiple of 512 bytes, at most "
+     "4294967295 blocks"},
     {"POST", "/api/v1/volumes", R"({"name": "a", "size": "1MiB", "file": "x"})", 400,
      "file: is not an absolute path; write one"},
     {"POST", "/api/v1/volumes", R"({"name": "a", "memory": true, "device": "/dev/x"})", 400,

@@ -39,6 +39,24 @@ TEST_CASE("An empty path is one line, and no abort", "[G-C10][apply]") {
   }
 }
 
+TEST_CASE("A document says how a LUN presents itself, with sizes in bytes", "[apply]") {
+  const testing::ScratchDirectory scratch;
+  const std::filesystem::path file = scratch.file("x.toml");
+  const std::string volume = "[[volume]]\nname = \"v\"\n";
+  std::ofstream(file) << volume
+                      << "removable = true\nrotation = 7200\neui64 = \"0025ba0000000001\"\n"
+                         "unmap_limit = \"1MiB\"\nwrite_same_limit = 4096\n";
+  const ApplyDocument document = read_apply_document(file);
+  REQUIRE(document.volumes.size() == 1);
+  CHECK(document.volumes[0].keys == nlohmann::json{{"removable", true},
+                                                   {"rotation", 7200},
+                                                   {"eui64", "0025ba0000000001"},
+                                                   {"unmap_limit", 1 << 20},
+                                                   {"write_same_limit", 4096}});
+  CHECK_FALSE(mistake_in(file, volume + "removable = \"yes\"\n").empty());
+  CHECK_FALSE(mistake_in(file, volume + "unmap_limit = \"1M\"\n").empty());
+}
+
 // Any exception but Failure ends the test.
 TEST_CASE("No document makes apply abort", "[G-C10][apply]") {
   const testing::ScratchDirectory scratch;

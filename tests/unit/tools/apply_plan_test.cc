@@ -89,6 +89,17 @@ TEST_CASE("An identity is the same with and without its prefix", "[apply]") {
   other.volumes = {wanted("a", {})};
   other.volumes[0].keys["naa"] = "naa.6025ba70a1b2c3d4e5f60718293a4b5d";
   CHECK_THROWS_AS(plan_apply(other, present, true), Failure);
+
+  present.volumes[0]["eui64"] = "eui.0025ba0000000001";
+  for (const char* eui64 : {"0025BA0000000001", "eui.0025ba0000000001"}) {
+    ApplyDocument document;
+    document.volumes = {wanted("a", {})};
+    document.volumes[0].keys["eui64"] = eui64;
+    CHECK(plan_apply(document, present, true).empty());
+    present.volumes[0]["eui64"] = "";
+    CHECK_THROWS_AS(plan_apply(document, present, true), Failure);
+    present.volumes[0]["eui64"] = "eui.0025ba0000000001";
+  }
 }
 
 TEST_CASE("What the daemon does one after the other are several requests", "[apply]") {
