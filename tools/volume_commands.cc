@@ -137,6 +137,15 @@ std::string rotation_of(const json& volume) {
   return rotation == 1 ? std::string("no rotation") : fmt::format("{} rpm", rotation);
 }
 
+// Empty: no host has it sanitized.
+std::string sanitize_of(const json& volume) {
+  if (!volume.contains("sanitize")) return {};
+  const json& sanitize = volume.at("sanitize");
+  const auto method = sanitize.at("method").get<std::string>();
+  if (sanitize.at("failed").get<bool>()) return method + " has failed";
+  return fmt::format("{}, {:.0f} % done", method, sanitize.at("progress").get<double>() * 100);
+}
+
 void print_volume(const json& volume) {
   const json& counters = volume.at("counters");
   const auto text = [&](const char* key) { return volume.at(key).get<std::string>(); };
@@ -167,6 +176,7 @@ void print_volume(const json& volume) {
            text("backing") == "raid" || text("backing") == "pool" ? text("cache") : std::string()},
           {"to clear",
            volume.at("uncleared") == 0 ? std::string() : human_size(volume.at("uncleared"))},
+          {"sanitize", sanitize_of(volume)},
           {"declared", volume.at("declared").get<bool>() ? "in the configuration file" : "no"},
           {"reactor", volume.at("reactor").dump()},
           {"uuid", text("uuid")},
@@ -438,7 +448,7 @@ void add_create_options(CLI::App& verb, VolumeArguments& a) {
                   "Put it on this target as one more LUN; it gets a target of its own otherwise")
       ->type_name("IQN");
   verb.add_option("--lun", a.lun, "Its LUN there; the lowest free one otherwise")
-      ->check(CLI::Range(0, 255));
+      ->check(CLI::Range(0, 16383));
   verb.add_option("--initiator", a.initiators,
                   "Let this initiator use it (a name, * and ? are wildcards); may be given several "
                   "times, and only for a target of its own")

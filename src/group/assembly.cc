@@ -114,7 +114,8 @@ Task<RunningGroup::Outcome> RunningGroup::assemble() {
   if (configuration_.lead) {
     exports_ =
         std::make_unique<SetExports>(Executor::current(), members_->first(), store_, events_);
-    outcome = co_await exports_->start(server_.get(), *configuration_.lead);
+    outcome =
+        co_await exports_->start(server_.get(), *configuration_.lead, array_facts().target_ports);
     if (!outcome) co_return outcome;
   }
   std::string message;
@@ -181,7 +182,7 @@ Task<RunningGroup::Outcome> RunningGroup::load(Loaded* loaded) {
   std::set<Uuid> units;
   for (const auto& [name, entry] : loaded->volumes) units.insert(entry.first.uuid);
   for (const auto& [uuid, snapshot] : snapshots_) units.insert(uuid);
-  const auto book = co_await reservations_.load(std::move(units));
+  const auto book = co_await book_.load(std::move(units));
   if (!book) co_return std::unexpected(book.error());
   auto intents = co_await load_all(std::string(kIntentPrefix));
   if (!intents) co_return std::unexpected(intents.error());

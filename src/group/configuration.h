@@ -34,7 +34,7 @@ namespace sandbay::group {
 inline constexpr std::string_view kTargetNamePrefix = "iqn.2026-11.org.sandbay:";
 inline constexpr std::uint64_t kSmallestVolumeBytes = std::uint64_t{1} << 20;
 inline constexpr std::uint64_t kLargestVolumeBytes = std::uint64_t{1} << 50;
-inline constexpr std::uint32_t kLargestLun = 255;
+inline constexpr std::uint32_t kLargestLun = 16383;  // Flat space addressing.
 // SBC-3 clause 6.6.3: the range of MEDIUM ROTATION RATE; 0 and 1 are special.
 inline constexpr std::uint32_t kLeastRotation = 0x0401;
 inline constexpr std::uint32_t kMostRotation = 0xfffe;

@@ -12,6 +12,7 @@
 #include "group/export_reader.h"
 #include "group/pool_records.h"
 #include "group/record_json.h"
+#include "group/unit_book.h"
 #include "group/version.h"
 
 namespace sandbay::group {
@@ -83,7 +84,7 @@ ExportWriter::ExportWriter(WallTime time, const GroupRecord& group) {
 }
 
 void ExportWriter::add(const metadata::Entry& entry) {
-  if (is_history(entry.first)) return;
+  if (is_history(entry.first) || is_work_on_blocks(entry.first)) return;
   digest_.add_counted(entry.first);
   digest_.add_counted(entry.second);
   text_ += count_++ == 0 ? "\n  " : ",\n  ";

@@ -136,10 +136,10 @@ Task<std::optional<Refusal>> RunningGroup::announce_checked(std::uint64_t byte_c
   }
   if (wrong) co_return wrong;
   const bool settled = pools_->unsettled().empty();
-  reservations_.refuse_changes(true);
+  book_.refuse_changes(true);
   const Error error = co_await announce_import(store_, byte_count, std::move(sha256), settled);
   if (error != Error::kNone) {
-    reservations_.refuse_changes(false);
+    book_.refuse_changes(false);
     co_return Refusal{.code = Refusal::Code::kFailed,
                       .message = fmt::format("import: {}", unwritten(error))};
   }
@@ -164,7 +164,7 @@ Task<Answer<void>> RunningGroup::import_now(ImportPart part) {
       co_return refuse(Refusal::Code::kFailed, fmt::format("import: {}", unwritten(withdrawn)));
     }
     import_announced_ = false;
-    reservations_.refuse_changes(false);
+    book_.refuse_changes(false);
     events_.add({.severity = Severity::kInformation,
                  .kind = "import",
                  .text = "the import that waited for the next start is withdrawn"});

@@ -10,7 +10,7 @@
 #include "group/pool_records.h"
 #include "group/record_json.h"
 #include "group/records.h"
-#include "group/reservation_book.h"
+#include "group/unit_book.h"
 
 namespace sandbay::group {
 

@@ -1,8 +1,7 @@
 // Identifiers: by what hosts tell volumes apart. The NAA designator does for most of them, and the
 // EUI-64 designator for some if a volume has one; the serial number, with vendor and product, for
-// those that read no other page. Two volumes with one
-// of these alike are two paths to one disk for a host with multipathing, which then writes the
-// one's data to the other.
+// those that read no other page. Two volumes with one of these alike are two paths to one disk for
+// a host with multipathing, which then writes the one's data to the other.
 #pragma once
 
 #include <functional>

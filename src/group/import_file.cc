@@ -22,6 +22,7 @@
 #include "group/pool_records.h"
 #include "group/record_json.h"
 #include "group/records.h"
+#include "group/unit_book.h"
 #include "pool/log_name.h"
 #include "runtime/executor.h"
 #include "runtime/io.h"
@@ -138,7 +139,8 @@ Task<Error> clear(metadata::Store* store, std::string record) {
     if (!part) co_return part.error();
     metadata::Batch batch;
     for (const auto& [key, value] : *part) {
-      if (!is_history(key) && !is_of_import(key)) batch.erase(key);
+      const bool stays = is_history(key) || is_of_import(key) || is_work_on_blocks(key);
+      if (!stays) batch.erase(key);
     }
     batch.put(std::string(kImportKey), record);
     const Error error = co_await store->commit(std::move(batch));
@@ -161,7 +163,7 @@ std::size_t member_length(std::string_view key) {
 std::optional<std::string> as_imported(std::string_view key, std::string value) {
   // Without a mark all of a set counts as used, so that nobody sees what volumes wrote that were
   // made after the export.
-  if (key.starts_with(kUsedPrefix)) return std::nullopt;
+  if (key.starts_with(kUsedPrefix) || is_work_on_blocks(key)) return std::nullopt;
   if (key.starts_with(kSetPrefix)) {
     auto record = decode_set(value);
     if (!record) return value;  // The start reports it.

@@ -6,7 +6,7 @@
 #include "group/configuration.h"
 #include "group/pool_records.h"
 #include "group/records.h"
-#include "group/reservation_book.h"
+#include "group/unit_book.h"
 
 namespace sandbay::group {
 

@@ -440,7 +440,7 @@ metadata::Batch RunningGroup::forgetting(const VolumeRecord& record) {
   const VolumeSpecification& s = record.specification;
   const Target& target = *targets_.at(s.target);
   batch.erase(volume_key(record.uuid));
-  reservations_.erase(record.uuid, batch);
+  book_.erase(record.uuid, batch);
   if (!target.declared && target.units.size() <= 1) batch.erase(target_key(s.target));
   for (const Snapshot* const one : snapshots_.of(record.uuid)) erase_snapshot(batch, one->record);
   for (const auto& [uuid, schedule] : schedules_) {
@@ -456,7 +456,7 @@ void RunningGroup::forget(const VolumeRecord& record, ServedPool* pool) {
   if (pool != nullptr) pool->forget_branch(record.uuid);
   reserve_actions_.erase(record.uuid);
   identifiers_.release(record.uuid);
-  reservations_.forget(record.uuid);
+  book_.forget(record.uuid);
   volumes_.erase(record.specification.name);
 }
 

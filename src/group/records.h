@@ -22,8 +22,7 @@
 //   clearing/UUID      what of that volume's place on its set still holds what was there before it
 //                      (cleared_areas.h). Without one, nothing
 //   clearing/UUID/...  the parts of that, of places that are cleared here and there
-//   reservation/UUID   the persistent reservations of a volume or snapshot that outlive the daemon;
-//                      see reservation_book.h
+//   reservation/UUID, sanitize/UUID, atomic/UUID/LBA   of units: see unit_book.h
 //   event/NUMBER       what happened, sixteen hexadecimal digits, the newest last; see event_log.h
 //   audit/NUMBER       who asked for which change; see audit_log.h
 //   audit-begun/NUMBER the same, of a change whose outcome is not known yet

@@ -28,10 +28,10 @@
 #include "group/pool_records.h"
 #include "group/pools.h"
 #include "group/records.h"
-#include "group/reservation_book.h"
 #include "group/set_exports.h"
 #include "group/shared_answer.h"
 #include "group/snapshot_table.h"
+#include "group/unit_book.h"
 #include "group/volume.h"
 #include "group/volume_table.h"
 #include "metadata/store.h"
@@ -420,6 +420,8 @@ class RunningGroup final : public Group {
   Answer<std::shared_ptr<Volume>> with_unit(const SnapshotName& name);
   Task<Answer<ReservationsInfo>> reservations_now(SnapshotName name);
   Task<Answer<void>> clear_reservations_now(SnapshotName name);
+  void note_sanitize(const Uuid& uuid, const std::optional<scsi::SanitizeOperation>& before,
+                     const std::optional<scsi::SanitizeOperation>& now);
   Task<Answer<std::vector<PortalInfo>>> set_access_state_now(std::uint16_t group_tag,
                                                              std::string state);
   Task<CacheInfo> cache_now();
@@ -532,7 +534,9 @@ class RunningGroup final : public Group {
   TimePoint started_;
   std::vector<PortalInfo> portals_;                           // As they were opened.
   std::map<std::uint16_t, scsi::AccessState> access_states_;  // By portal group.
-  ReservationBook reservations_{store_};
+  UnitBook book_{store_, [this](const Uuid& uuid, const auto& before, const auto& now) {
+                   note_sanitize(uuid, before, now);
+                 }};
   EventLog events_;
   AuditLog audit_;
   std::uint64_t import_bytes_ = 0;    // Of an import that has begun: what is there.

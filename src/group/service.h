@@ -31,6 +31,7 @@
 #include "runtime/task.h"
 #include "runtime/turn_watch.h"
 #include "scsi/counters.h"
+#include "scsi/sanitize.h"
 
 namespace sandbay::group {
 
@@ -74,6 +75,7 @@ struct VolumeInfo {
   std::uint64_t reserve_deleted = 0;
   std::uint64_t reserve_taken_offline = 0;
   scsi::LogicalUnitCounters counters;
+  std::optional<scsi::SanitizeProgress> sanitize;  // A host has all of it sanitized.
 };
 
 struct AccessInfo {

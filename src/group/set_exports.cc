@@ -43,7 +43,9 @@ SetExports::SetExports(Executor& home, Hardware& hardware, metadata::Store& stor
 
 SetExports::~SetExports() { assert(units_.empty() && gate_.count() == 0); }
 
-Task<SetExports::Outcome> SetExports::start(iscsi::TargetServer* server, LeadConfiguration lead) {
+Task<SetExports::Outcome> SetExports::start(iscsi::TargetServer* server, LeadConfiguration lead,
+                                            std::vector<std::uint16_t> target_ports) {
+  target_ports_ = std::move(target_ports);
   router_ = std::make_unique<scsi::TaskRouter>(home_.peers());
   const auto loaded = co_await fence_.load(lead.forget);
   if (!loaded) co_return std::unexpected(loaded.error());
@@ -139,7 +141,8 @@ Task<void> SetExports::show(SetInfo set) {
   scsi::LogicalUnitOptions options{.product = set.raid.name.substr(0, kProductBytes),
                                    .revision = revision_of(set.raid.level),
                                    .uuid = uuid,
-                                   .naa = naa_of(uuid)};
+                                   .naa = naa_of(uuid),
+                                   .target_ports = target_ports_};
   Unit shown{.lun = luns_[uuid],
              .unit = std::make_unique<scsi::LogicalUnit>(*door, std::move(options))};
   const Error error = co_await router_->add(shown.lun, shown.unit.get());

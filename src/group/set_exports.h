@@ -38,8 +38,9 @@ class SetExports {
   SetExports(const SetExports&) = delete;
   SetExports& operator=(const SetExports&) = delete;
 
-  // Shows what serves, and later what comes. The error is one line.
-  Task<Outcome> start(iscsi::TargetServer* server, LeadConfiguration lead);
+  // Shows what serves, and later what comes, through these ports. The error is one line.
+  Task<Outcome> start(iscsi::TargetServer* server, LeadConfiguration lead,
+                      std::vector<std::uint16_t> target_ports);
   // The server has shut down, or there is none. False: something in a set did not end by the
   // deadline.
   Task<bool> stop(TimePoint deadline);
@@ -63,6 +64,7 @@ class SetExports {
   EventLog& events_;
   LeadFence fence_;
   std::unique_ptr<scsi::TaskRouter> router_;
+  std::vector<std::uint16_t> target_ports_;
   std::map<Uuid, std::uint32_t> luns_;
   std::map<Uuid, Unit> units_;
   Condition wake_;

@@ -332,7 +332,7 @@ Task<Answer<void>> RunningGroup::drop_snapshot(Uuid uuid) {
   }
   metadata::Batch batch;
   batch.erase(snapshot_key(uuid));
-  reservations_.erase(uuid, batch);
+  book_.erase(uuid, batch);
   const Error error = co_await remove_from_map(pool, {uuid}, std::move(batch));
   if (error != Error::kNone) co_return failed(unwritten(error));
   forget_snapshot(uuid, pool);
@@ -343,7 +343,7 @@ void RunningGroup::forget_snapshot(const Uuid& uuid, ServedPool* pool) {
   if (pool != nullptr) pool->forget_branch(uuid);
   if (pool != nullptr) pool->forget_snapshot(uuid);
   identifiers_.release(uuid);
-  reservations_.forget(uuid);
+  book_.forget(uuid);
   snapshots_.erase(uuid);
 }
 
@@ -370,7 +370,7 @@ Task<Error> RunningGroup::drop_oldest(Uuid volume, ServedPool* pool) {
 // The keys of a snapshot that is withdrawn.
 void RunningGroup::erase_snapshot(metadata::Batch& batch, const SnapshotRecord& record) const {
   batch.erase(snapshot_key(record.uuid));
-  reservations_.erase(record.uuid, batch);
+  book_.erase(record.uuid, batch);
   if (record.online && !stays(record.target)) batch.erase(target_key(record.target));
 }
 
@@ -403,6 +403,7 @@ Task<Answer<VolumeInfo>> RunningGroup::restore_now(SnapshotName name, bool force
   record.shrink_to = 0;
   metadata::Batch batch;
   batch.put(volume_key(record.uuid), encode(record));
+  UnitBook::erase_blocks(record.uuid, batch);
   Volume* const content = volume.get();
   const auto restored = co_await pool->pool()->restore(
       *volume->pool_volume(), *key, std::move(batch), [content] { content->content_replaced(); });

@@ -107,7 +107,8 @@ VolumeInfo RunningGroup::info_of(const Volume& volume, const Volume::State& stat
                   .executor = volume.home().index(),
                   .sessions = sessions,
                   .online = volume.record().online,
-                  .counters = state.counters};
+                  .counters = state.counters,
+                  .sanitize = state.sanitize};
   add_pool_part(volume, info);
   VolumeSpecification& s = info.specification;
   if (s.serial.empty()) s.serial = serial_of(volume.uuid());

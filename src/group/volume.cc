@@ -16,7 +16,7 @@
 #include "fault/engine.h"
 #include "group/door.h"
 #include "group/log.h"
-#include "group/reservation_book.h"
+#include "group/unit_book.h"
 #include "group/unit_faults.h"
 #include "group/units.h"
 #include "group/volume_front.h"
@@ -181,9 +181,9 @@ void Volume::finish_opening(cache::StreamBudget* streams) {
   for (std::size_t i = 0; i < array_.access_states.size(); ++i) {
     unit_->set_access_state(array_.target_ports.at(i), array_.access_states[i]);
   }
-  if (array_.reservations != nullptr) {
-    reservations_ = array_.reservations->part(record_.uuid);
-    unit_->restore_reservations(*reservations_, array_.reservations->of(record_.uuid));
+  if (array_.book != nullptr) {
+    kept_ = array_.book->part(record_.uuid);
+    unit_->restore(*kept_, array_.book->of(record_.uuid));
   }
   if (array_.faults == nullptr) return;
   faults_ = std::make_unique<UnitFaults>(*array_.faults->post(*home_), name());
@@ -382,6 +382,7 @@ Volume::State Volume::state_at_home() const {
   if (unit_ == nullptr) return {};  // Closed while the caller was on its way here.
   State state{.counters = unit_->counters(), .health = device_->health()};
   if (read_ahead_ != nullptr) state.streams = read_ahead_->counters();
+  state.sanitize = unit_->sanitizer().overview();
   return state;
 }
 
@@ -429,7 +430,7 @@ Task<void> Volume::apply_access_here() {
 void Volume::content_replaced() {
   if (failure_ || unit_ == nullptr) return;
   unit_->establish(scsi::UnitAttention::kMediumMayHaveChanged);
-  unit_->clear_commands();
+  unit_->content_replaced();
 }
 
 Task<void> Volume::warn_of_space() {

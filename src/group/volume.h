@@ -41,7 +41,7 @@ class PoolVolume;
 namespace sandbay::group {
 
 class Door;
-class ReservationBook;
+class UnitBook;
 class UnitFaults;
 class VolumeFront;
 
@@ -67,7 +67,7 @@ struct ArrayFacts {
   std::string label;
   std::array<std::uint8_t, 16> id{};
   fault::FaultEngine* faults = nullptr;     // Null: its units do not break on command.
-  ReservationBook* reservations = nullptr;  // Null: none outlives the daemon.
+  UnitBook* book = nullptr;                 // Null: nothing of its units outlives the daemon.
   std::vector<std::uint16_t> target_ports;  // Relative identifiers, each with its access state.
   std::vector<scsi::AccessState> access_states;
 };
@@ -130,6 +130,7 @@ class Volume {
     scsi::LogicalUnitCounters counters;
     Health health = Health::kGood;
     cache::StreamCounters streams;
+    std::optional<scsi::SanitizeProgress> sanitize;
   };
   Task<State> state();
   State state_at_home() const;  // The same, on its home.
@@ -194,7 +195,7 @@ class Volume {
   std::unique_ptr<VolumeFront> front_;             // On all of these.
   std::unique_ptr<cache::ReadAhead> read_ahead_;   // What stands on that, if anything.
   std::unique_ptr<UnitFaults> faults_;             // Null: rules do not strike the unit.
-  std::unique_ptr<scsi::ReservationStore> reservations_;
+  std::unique_ptr<scsi::UnitStore> kept_;
   std::unique_ptr<scsi::LogicalUnit> unit_;
   std::shared_ptr<Flush> flush_;  // Of flush() or close(): one in its life.
 };

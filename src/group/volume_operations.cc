@@ -654,7 +654,7 @@ Task<Answer<void>> RunningGroup::remove_now(std::shared_ptr<Volume> volume) {
   }
   metadata::Batch batch;
   batch.erase(volume_key(record.uuid));
-  reservations_.erase(record.uuid, batch);
+  book_.erase(record.uuid, batch);
   if (record.placement) batch.erase_prefix(clearing_key(record.uuid));
   if (last) batch.erase(target_key(s.target));
   if (s.backing != Backing::kState) batch.erase(intent_key(record.uuid));
@@ -674,7 +674,7 @@ Task<Answer<void>> RunningGroup::remove_now(std::shared_ptr<Volume> volume) {
   }
   volumes_.erase(s.name);
   identifiers_.release(record.uuid);
-  reservations_.forget(record.uuid);
+  book_.forget(record.uuid);
   const std::uint32_t lun = s.lun.value_or(0);  // Its record always has one.
   if (last) {
     co_await server_->remove_target(s.target);

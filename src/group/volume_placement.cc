@@ -268,7 +268,7 @@ ArrayFacts RunningGroup::array_facts() {
           .label = configuration_.group_name,
           .id = identity.array,
           .faults = members_->first().faults(),
-          .reservations = &reservations_,
+          .book = &book_,
           .target_ports = std::move(ports),
           .access_states = std::move(states)};
 }

@@ -136,7 +136,14 @@ const std::string_view kSchemas = R"json({
   "sessions": {"type": "integer", "description": "Sessions with its target."},
   "uncleared": {"type": "integer", "description":
     "Bytes of its place on a RAID set that read as zeros and are yet to be cleared."},
+  "sanitize": {"$ref": "#/components/schemas/Sanitize"},
   "counters": {"$ref": "#/components/schemas/Counters"}}},
+"Sanitize": {"type": "object", "required": ["method", "progress", "failed"],
+  "description": "A host has all of the volume sanitized; absent: it has not.",
+  "properties": {
+  "method": {"type": "string", "enum": ["overwrite", "block erase"]},
+  "progress": {"type": "number", "description": "From 0 to 1."},
+  "failed": {"type": "boolean", "description": "It failed, and the volume serves nothing else."}}},
 "VolumeList": {"type": "object", "required": ["volumes"], "properties": {
   "volumes": {"type": "array", "items": {"$ref": "#/components/schemas/Volume"}}}},
 "VolumeCreate": {"type": "object", "required": ["name"], "additionalProperties": false,
@@ -186,7 +193,7 @@ const std::string_view kSchemas = R"json({
   "revision": {"type": "string", "maxLength": 4},
   "target": {"type": "string",
     "description": "iSCSI name of the target; one of its own if left out."},
-  "lun": {"type": "integer", "minimum": 0, "maximum": 255,
+  "lun": {"type": "integer", "minimum": 0, "maximum": 16383,
     "description": "The lowest free one if left out."},
   "access": {"type": "array", "description": "Who may use it, if its target is new.", "items": {
     "$ref": "#/components/schemas/AccessCreate"}}}},

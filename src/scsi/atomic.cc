@@ -1,5 +1,5 @@
-// Commands that read and write blocks in one step: COMPARE AND WRITE (SBC-3 5.2) and ORWRITE
-// (SBC-3 5.9).
+// Commands that change blocks in one step: COMPARE AND WRITE (SBC-3 5.2), ORWRITE (SBC-3 5.9) and
+// WRITE ATOMIC (SBC-4 5.48).
 //
 // A turn is a command's claim on blocks that it is about to change: of turns that overlap, the
 // oldest is first, and it waits until the device has ended every change there. Commands that only
@@ -51,7 +51,11 @@ bool LogicalUnit::Turn::has_come() const noexcept {
     if (each->extent_.overlaps(extent_)) return false;
   }
   for (const Command* each = unit_.running_.first(); each != nullptr; each = each->next_in_set) {
-    if (each != &command_ && each->writing.overlaps(extent_)) return false;
+    if (each == &command_) continue;
+    if (each->writing.overlaps(extent_)) return false;
+    // The device has a read's buffer while it reads.
+    const bool reads = hides_ && each->lent != 0 && each->writing.block_count == 0;
+    if (reads && blocks_named_by(*each).overlaps(extent_)) return false;
   }
   return true;
 }
@@ -60,6 +64,23 @@ Task<bool> LogicalUnit::Turn::come() {
   const Waking waking(&command_.cancellation, unit_.turn_ended_);
   while (!command_.aborted && !has_come()) co_await unit_.turn_ended_.wait();
   co_return !command_.aborted;
+}
+
+// A read of these blocks needs a turn as well, unless the command has one.
+bool LogicalUnit::is_hidden(const Command& command, const Extent& extent) const noexcept {
+  const auto is_own = [&](const Turn* each) { return each->is_of(command); };
+  const auto hides = [&](const Turn* each) { return each->hides(extent); };
+  return std::ranges::any_of(turns_, hides) && std::ranges::none_of(turns_, is_own);
+}
+
+Task<bool> LogicalUnit::Turn::hide() {
+  hides_ = true;
+  co_return co_await come();
+}
+
+void LogicalUnit::Turn::show() {
+  hides_ = false;
+  unit_.turn_ended_.notify_all();
 }
 
 // Where the command has a turn of its own, its changes need no other.
@@ -130,6 +151,60 @@ Job LogicalUnit::compare_and_write(Command& command) {
   Outcome outcome =
       co_await compare_then_write(command, *transfer, std::move(*expected), std::move(*data));
   outcome.data_out_bytes = 2 * byte_count;
+  co_return outcome;
+}
+
+std::uint64_t LogicalUnit::most_atomic_blocks() const noexcept {
+  return std::min<std::uint64_t>(AtomicWrites::kMostBytes / geometry().block_bytes, piece_blocks_);
+}
+
+// From when the blocks before are kept until they are dropped, others that write there wait, or
+// meet the fence if the command is given up.
+Task<Outcome> LogicalUnit::write_whole(Command& command, Transfer transfer, BufferList data) {
+  const Extent& extent = transfer.extent;
+  AtomicWrites::Place place(atomic_writes_);
+  const bool has_place = co_await place.come(command.cancellation);
+  if (!has_place) co_return Outcome{.status = Status::kBusy};
+  Turn turn(*this, command, extent);
+  bool come = co_await turn.come();
+  if (!come) co_return Outcome{};
+  Completion read = co_await read_before(command, extent);
+  if (command.aborted) co_return Outcome{};
+  if (read.error != Error::kNone) co_return device_failure(read, Operation::kRead);
+  BlocksBefore before{.first = extent.first, .data = std::vector<std::byte>(data.byte_count())};
+  read.data.copy_to(before.data);
+  read.data = {};
+  command.writing = extent;
+  const Error kept = co_await atomic_writes_.keep(before);
+  Completion written{.error = Error::kHardware};
+  if (kept == Error::kNone) come = co_await turn.hide();
+  if (kept == Error::kNone && come) {
+    command.lent = data.byte_count();
+    written = co_await atomic_writes_.write(extent, std::move(data), std::move(before));
+    command.lent = 0;
+  }
+  turn.show();
+  const bool may_be_kept = kept == Error::kNone || kept == Error::kTimedOut;
+  bool dropped = true;
+  if (may_be_kept) dropped = co_await atomic_writes_.drop(extent.first);
+  change_ended(command);
+  if (!dropped) co_return Outcome{.status = Status::kBusy};
+  if (written.error != Error::kNone) co_return device_failure(written, Operation::kWrite);
+  co_return Outcome{};
+}
+
+Job LogicalUnit::write_atomic(Command& command) {
+  const auto transfer = decode_transfer(command, true);
+  if (!transfer) co_return transfer.error();
+  if (transfer->length > most_atomic_blocks()) co_return invalid_cdb(12);
+  const std::uint64_t byte_count = transfer->extent.byte_count(geometry().block_bytes);
+  if (command.data_out_length < byte_count) co_return incomplete_data_out(byte_count);
+  if (byte_count == 0) co_return Outcome{};
+  Result<BufferList> data = co_await command.receive_data_out(byte_count);
+  if (!data) co_return transport_failure(data.error());
+  command.moved = byte_count;
+  Outcome outcome = co_await write_whole(command, *transfer, std::move(*data));
+  outcome.data_out_bytes = byte_count;
   co_return outcome;
 }
 

@@ -38,6 +38,8 @@ constexpr std::uint16_t kGroups = kAction | kStopped | Flag::kInUnavailable;
 constexpr std::uint16_t kWrites = Flag::kWrites;
 constexpr std::uint16_t kSame = Flag::kWrites | Flag::kUnmapBits;
 constexpr std::uint16_t kThin = Flag::kWrites | Flag::kThinOnly;
+constexpr std::uint16_t kErases = Flag::kHasServiceAction | Flag::kWrites | Flag::kSanitizes;
+constexpr std::uint16_t kExitsFailure = Flag::kHasServiceAction | Flag::kAlters | Flag::kSanitizes;
 
 // Byte 1 of CDBs that name blocks.
 constexpr std::uint8_t kDpoFua = 0x1A;  // With FUA_NV, obsolete since SBC-3, as FUA.
@@ -46,6 +48,7 @@ constexpr std::uint8_t kImmed = 0x02;
 constexpr std::uint8_t kSync = 0x06;   // IMMED and SYNC_NV, obsolete and without effect.
 constexpr std::uint8_t kGroup = 0x1F;  // GROUP NUMBER: accepted, and without effect.
 constexpr std::uint8_t kAny = 0xFF;
+constexpr std::uint32_t kADay = 24 * 60 * 60;
 constexpr std::uint8_t kUnmapAndAnchor = 0x18;  // WRITE SAME.
 
 // The common forms: flags, LBA, length and group number in CDBs of 10, 12 and 16 bytes.
@@ -65,6 +68,9 @@ constexpr Usage kCompareAndWrite{kDpoFua, kAny, kAny, kAny, kAny, kAny, kAny,
                                  kAny,    kAny, 0,    0,    0,    kAny, kGroup};
 constexpr Usage kReportGroups{kAny, 0, 0, 0, 0, kAny, kAny, kAny, kAny};
 constexpr Usage kSetGroups{0x1F, 0, 0, 0, 0, kAny, kAny, kAny, kAny};
+constexpr Usage kWriteAtomic{0x18, kAny, kAny, kAny, kAny, kAny, kAny,
+                             kAny, kAny, 0,    0,    kAny, kAny, kGroup};
+constexpr Usage kSanitize{0xBF, 0, 0, 0, 0, 0, kAny, kAny};
 constexpr Usage kReserveIn{0x1F, 0, 0, 0, 0, 0, kAny, kAny};
 constexpr Usage kReserveOut{0x1F, kAny, 0, 0, kAny, kAny, kAny, kAny};
 constexpr Usage kReportTmfs{0x1F, 0x80, 0, 0, 0, kAny, kAny, kAny, kAny};
@@ -106,6 +112,11 @@ struct CommandHandlers {
     Row{0x41, 0, 10, kWrite, kSame, "WRITE SAME(10)",
         blocks_10(kUnmapAndAnchor), &Unit::write_same, 60},
     Row{0x42, 0, 10, kUnmap, kThin, "UNMAP", kUnmapUsage, &Unit::unmap, 60},
+    Row{0x48, 1, 10, kOther, kErases, "SANITIZE, OVERWRITE", kSanitize, &Unit::sanitize, kADay},
+    Row{0x48, 2, 10, kOther, kErases | Flag::kThinOnly, "SANITIZE, BLOCK ERASE",
+        kSanitize, &Unit::sanitize, kADay},
+    Row{0x48, 0x1F, 10, kOther, kExitsFailure, "SANITIZE, EXIT FAILURE MODE",
+        kSanitize, &Unit::sanitize},
     Row{0x55, 0, 10, kOther, kModes | kAlters, "MODE SELECT(10)",
         {0x11, 0, 0, 0, 0, 0, kAny, kAny}, &Unit::mode_select},
     Row{0x56, 0, 10, kOther, kOldReserves, "RESERVE(10)", {}, &Unit::reserve},
@@ -150,6 +161,8 @@ struct CommandHandlers {
         blocks_16(kSync), &Unit::synchronize_cache, 60},
     Row{0x93, 0, 16, kWrite, kSame, "WRITE SAME(16)",
         blocks_16(kUnmapAndAnchor | 0x01), &Unit::write_same, 60},
+    Row{0x9C, 0, 16, kWrite, kWrites | Flag::kAtomicOnly, "WRITE ATOMIC(16)",
+        kWriteAtomic, &Unit::write_atomic},
     Row{0x9E, 0x10, 16, kOther, kAction | kOpen, "READ CAPACITY(16)",
         blocks_16(0x1F, 0x01), &Unit::read_capacity_16},
     Row{0x9E, 0x12, 16, kOther, kAction, "GET LBA STATUS",

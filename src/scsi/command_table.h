@@ -36,6 +36,8 @@ struct CommandFlags {
     // Through a target port whose access state (SPC-4 5.15.2) is standby,
     kInStandby = 1 << 9,
     kInUnavailable = 1 << 10,  // or any.
+    kSanitizes = 1 << 11,      // Served while a sanitize operation works, or after it has failed.
+    kAtomicOnly = 1 << 12,     // Not there on a unit that does not offer atomic writes.
   };
 };
 

@@ -37,6 +37,11 @@ std::optional<Outcome> LogicalUnit::report_attention(NexusState& nexus) {
   return refuse(SenseKey::kUnitAttention, additional_of(nexus.attentions.take()));
 }
 
+bool LogicalUnit::offers(const CommandRow& row) const noexcept {
+  if (row.is(CommandFlags::kThinOnly)) return thin();
+  return !row.is(CommandFlags::kAtomicOnly) || atomic_writes_.offered();
+}
+
 std::optional<Outcome> LogicalUnit::check_ready(const CommandRow& row) const {
   if (row.is(CommandFlags::kServesDespiteNotReady)) return std::nullopt;
   switch (power_) {
@@ -93,12 +98,14 @@ std::optional<Outcome> LogicalUnit::check(Command& command) {
   }
   if (conflicting) [[unlikely]]
     return conflict();
-  if (row == nullptr || (row->is(CommandFlags::kThinOnly) && !thin())) {
+  if (row == nullptr || !offers(*row)) {
     if (asked) {
       if (const auto answer = answer_of_others(command)) return answer;
     }
     // A service action that is not there is a field of its CDB.
-    if (row == nullptr && is_operation_code(command.cdb[0])) return invalid_cdb(1, std::uint8_t{4});
+    const bool has_actions = row == nullptr ? is_operation_code(command.cdb[0])
+                                            : row->is(CommandFlags::kHasServiceAction);
+    if (has_actions) return invalid_cdb(1, std::uint8_t{4});
     return illegal(Additional::kInvalidOperationCode);
   }
   if (const auto fault = find_cdb_fault(*row, command.cdb, thin())) {
@@ -108,6 +115,10 @@ std::optional<Outcome> LogicalUnit::check(Command& command) {
     if (const auto answer = answer_of_others(command)) return answer;
   }
   if (row->is(CommandFlags::kServesDespiteAttention)) return std::nullopt;
+  if (!sanitizer_.idle() && !row->is(CommandFlags::kSanitizes)) [[unlikely]]
+    return check_condition(sanitizer_.sense());
+  if (!atomic_writes_.settled()) [[unlikely]]
+    return refuse(SenseKey::kNotReady, not_ready());
   if (nexus.deferred_error != Error::kNone) {
     const Error error = std::exchange(nexus.deferred_error, Error::kNone);
     Sense sense{.key = SenseKey::kMediumError, .additional = Additional::kWriteError};

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <string_view>
+#include <vector>
 
 #include <fmt/core.h>
 
@@ -12,7 +13,8 @@
 namespace sandbay::scsi {
 namespace {
 
-constexpr std::size_t kLargestVpdPage = 1024;
+constexpr std::size_t kMostPageBytes = 1024;
+constexpr std::size_t kMostPortBytes = 12 + 4 + 256;  // SCSI Ports: of each.
 constexpr std::array<std::uint8_t, 8> kVpdPages{0x00, 0x80, 0x83, 0x86, 0x88, 0xB0, 0xB1, 0xB2};
 
 // SPC-4 7.8.6.1.
@@ -87,8 +89,7 @@ class DesignatorList {
   std::size_t used_ = 0;
 };
 
-// SCSI Ports (SPC-4 7.8.14), as many as the page has room for. The target's ports differ in their
-// tags alone.
+// SCSI Ports (SPC-4 7.8.14). The target's ports differ in their tags alone.
 std::size_t scsi_ports(std::string_view target_port, std::span<const std::uint16_t> ports,
                        std::span<std::byte> page) {
   constexpr std::size_t kHead = 12;
@@ -184,6 +185,10 @@ std::size_t LogicalUnit::block_limits(std::span<std::byte> page) const {
     put_big_endian(page, 28, std::uint32_t{0x8000'0000});  // UGAVALID, alignment 0
   }
   put_big_endian(page, 32, std::uint64_t{options_.maximum_write_same_blocks});
+  if (atomic_writes_.offered()) {
+    // SBC-4: without rules for their place and length, and without boundaries.
+    put_big_endian(page, 40, static_cast<std::uint32_t>(most_atomic_blocks()));
+  }
   return 60;
 }
 
@@ -226,6 +231,8 @@ std::size_t LogicalUnit::vital_product_data(std::uint8_t code, const Command& co
     case 0xB1: {
       const bool flash = !geometry().rotational && options_.rotation_rate == 0;
       put_big_endian<std::uint16_t>(page, 0, flash ? 1 : options_.rotation_rate);
+      // WABEREQ: after a block erase, reads end well.
+      if (thin()) page[3] = std::byte{0x40};
       return 60;
     }
     case 0xB2:
@@ -248,13 +255,16 @@ Job LogicalUnit::inquiry(Command& command) {
   const bool vital = (std::to_integer<unsigned>(command.cdb[1]) & 0x01U) != 0;  // EVPD
   const auto code = std::to_integer<std::uint8_t>(command.cdb[2]);
   const auto allocation_length = big_endian<std::uint16_t>(command.cdb, 3);
-  std::array<std::byte, kLargestVpdPage> data{};
+  std::vector<std::byte> data(kMostPageBytes);
+  if (vital && code == 0x88) {
+    data.resize(std::min<std::size_t>(0xFFFF, 4 + options_.target_ports.size() * kMostPortBytes));
+  }
   std::size_t used = 0;
   if (vital) {
     const std::size_t length = vital_product_data(code, command, std::span(data).subspan(4));
     if (length == 0 || (command.unit_vanished && code != 0)) co_return invalid_cdb(2);
     data[1] = std::byte{code};
-    put_big_endian(std::span<std::byte>(data), 2, static_cast<std::uint16_t>(length));
+    put_big_endian(std::span(data), 2, static_cast<std::uint16_t>(length));
     used = length + 4;
   } else {
     if (code != 0) co_return invalid_cdb(2);

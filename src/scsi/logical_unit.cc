@@ -7,6 +7,7 @@
 
 #include "runtime/buffer.h"
 #include "scsi/command_table.h"
+#include "scsi/unit_store.h"
 
 namespace sandbay::scsi {
 namespace {
@@ -27,13 +28,25 @@ LogicalUnit::LogicalUnit(BlockDevice& device, LogicalUnitOptions options)
       home_(device.home()),
       options_(std::move(options)),
       piece_blocks_(blocks_per_piece(device.geometry())),
-      port_groups_(options_.target_ports) {
+      port_groups_(options_.target_ports),
+      atomic_writes_(device),
+      sanitizer_(device) {
   default_modes_.write_cache_enabled = options_.write_cache_enabled;
   default_modes_.task_aborted_status = options_.task_aborted_status;
   modes_ = default_modes_;
 }
 
 LogicalUnit::~LogicalUnit() = default;
+
+void LogicalUnit::restore(UnitStore& store, KeptOfUnit kept) {
+  persistent_.store = &store;
+  persistent_.kept = !kept.reservations.keys.empty();
+  persistent_.now = std::move(kept.reservations);
+  atomic_writes_.restore(store, std::move(kept.blocks));
+  if (!atomic_writes_.settled()) spawn(invoke_on(home_, atomic_writes_.resume()));
+  sanitizer_.restore(store, std::move(kept.sanitize));
+  if (sanitizer_.works()) spawn(invoke_on(home_, sanitizer_.resume()));
+}
 
 void LogicalUnit::capacity_changed() { establish(UnitAttention::kCapacityChanged); }
 
@@ -201,12 +214,16 @@ Task<Completion> LogicalUnit::submit(Command& command, Operation operation, Exte
                        operation == Operation::kWriteZeroes;
   std::optional<Turn> turn;
   if (changes && command.aborted) co_return Completion{.error = Error::kCancelled};
-  if (changes && !turns_.empty() && needs_turn(command, extent)) {
+  const bool reads = operation == Operation::kRead;
+  const bool takes_turn = !turns_.empty() && ((changes && needs_turn(command, extent)) ||
+                                              (reads && is_hidden(command, extent)));
+  if (takes_turn) {
     turn.emplace(*this, command, extent);
     const bool come = co_await turn->come();
     if (!come) co_return Completion{.error = Error::kCancelled};
   }
-  if (changes && !held_.empty() && fenced(extent)) co_return Completion{.error = Error::kNoMemory};
+  if ((changes || takes_turn) && !held_.empty() && fenced(extent))
+    co_return Completion{.error = Error::kNoMemory};
   if (changes) {
     command.writing = extent;
     stable = stable || stable_writes();
@@ -221,8 +238,12 @@ Task<Completion> LogicalUnit::submit(Command& command, Operation operation, Exte
                   .cancellation = &command.cancellation};
   command.lent = request.data.byte_count();
   Completion completion = co_await device_.submit(std::move(request));
-  command.lent = 0;
-  change_ended(command);
+  if (changes) {
+    command.lent = 0;
+    change_ended(command);
+  } else {
+    read_ended(command, extent);
+  }
   if (cached) cached_change_ended(command, completion.error);
   co_return completion;
 }

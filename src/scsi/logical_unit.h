@@ -24,6 +24,7 @@
 #include "runtime/executor.h"
 #include "runtime/sync.h"
 #include "runtime/task.h"
+#include "scsi/atomic_writes.h"
 #include "scsi/command.h"
 #include "scsi/command_list.h"
 #include "scsi/counters.h"
@@ -32,6 +33,7 @@
 #include "scsi/personality.h"
 #include "scsi/port_groups.h"
 #include "scsi/reservations.h"
+#include "scsi/sanitize.h"
 #include "scsi/sense.h"
 #include "scsi/target_device.h"
 #include "scsi/unit_attention.h"
@@ -42,8 +44,9 @@ namespace sandbay::scsi {
 struct AbortInProgress;
 struct CommandRow;
 class Interference;
-class ReservationStore;
 class TaskRouter;
+class UnitStore;
+struct KeptOfUnit;
 
 // Large transfers move in pieces of this size.
 inline constexpr std::size_t kTransferPieceBytes = std::size_t{1} << 20;
@@ -135,9 +138,11 @@ class LogicalUnit {
   // By RESERVE: the initiator port, or empty. Persistent reservations are apart.
   std::string reserved_by() const;
   const PersistentReservations& reservations() const noexcept { return persistent_.now; }
-  // Before it is used: with a store, which outlives the unit, they can be kept over a restart, and
-  // these were.
-  void restore_reservations(ReservationStore& store, PersistentReservations kept);
+  // The operation that works or has failed, if any.
+  const Sanitizer& sanitizer() const noexcept { return sanitizer_; }
+  // Before it is used, on any executor: with a store, which outlives the unit, some things can be
+  // kept over a restart, and these were. Work that was under way goes on.
+  void restore(UnitStore& store, KeptOfUnit kept);
   // An operator sets a target port group's state; hosts get ASYMMETRIC ACCESS STATE CHANGED.
   void set_access_state(std::uint16_t port_group, AccessState state);
   // As an operator wants: every registration and reservation has ended, and hosts hear it.
@@ -146,9 +151,10 @@ class LogicalUnit {
   BufferList write_buffers(std::size_t byte_count) { return device_.write_buffers(byte_count); }
 
   // Ends every command that has begun with ABORTED COMMAND, COMMANDS CLEARED BY DEVICE SERVER, so
-  // that nothing that is queued now takes effect later. clear_commands() only marks and cancels
-  // them; clear() also waits for them, at most kAbortPatience, as task management does.
-  void clear_commands();
+  // that nothing that is queued now takes effect later. content_replaced() only marks and cancels
+  // them, for the device has other content as of now; clear() also waits for them, at most
+  // kAbortPatience, as task management does.
+  void content_replaced();
   Task<void> clear();
 
   // Aborts whatever is in flight, silently, and waits until nothing is held any more or the
@@ -189,12 +195,13 @@ class LogicalUnit {
     const TaskRouter* router = nullptr;
     std::optional<std::uint32_t> before;  // Of the nexus, only what stands before it.
     bool by_device_server = false;        // The victims complete with ABORTED COMMAND.
+    const Command* except = nullptr;
   };
   class Changing;
   struct Persistent {
     PersistentReservations now;
-    ReservationStore* store = nullptr;  // Null: they end with the unit.
-    bool kept = false;                  // The store has some.
+    UnitStore* store = nullptr;  // Null: they end with the unit.
+    bool kept = false;           // The store has some.
     bool changing = false;
     Condition changed;
   };
@@ -206,14 +213,20 @@ class LogicalUnit {
     Turn& operator=(const Turn&) = delete;
     ~Turn();
     Task<bool> come();  // False: the command is aborted.
+    // As long as it hides them, no request of a read sees the blocks, so that none sees a part of a
+    // change. False likewise.
+    Task<bool> hide();
+    void show();
     bool is_of(const Command& other) const noexcept { return &command_ == &other; }
     bool overlaps(const Extent& extent) const noexcept { return extent_.overlaps(extent); }
+    bool hides(const Extent& extent) const noexcept { return hides_ && overlaps(extent); }
 
    private:
     bool has_come() const noexcept;
     LogicalUnit& unit_;
     Command& command_;
     Extent extent_;
+    bool hides_ = false;
   };
   enum class PowerState : std::uint8_t { kActive, kStopped, kEjected };
   static constexpr std::size_t kMostInBackground = 8;
@@ -224,6 +237,7 @@ class LogicalUnit {
   void run(Command& command);
   void run_waiting();
   void leave_set(Command& command) noexcept;
+  void stop_ordering(Command& command) noexcept;
   void finish(Command& command, const Outcome& outcome) noexcept;
   void answer_unadmitted(Command& command, const Outcome& outcome);
   [[gnu::cold]] bool is_turned_away(Command& command, std::uint32_t in_set);
@@ -250,6 +264,7 @@ class LogicalUnit {
   bool is_reserved_against(const Command& command, const NexusState& nexus) const noexcept;
   Outcome lose(const Command& command) const;
   std::optional<Outcome> report_attention(NexusState& nexus);
+  bool offers(const CommandRow& row) const noexcept;
   std::optional<Outcome> check_ready(const CommandRow& row) const;
   std::optional<Outcome> check_access(const CommandRow& row, AccessState state) const;
   void access_changed(std::optional<std::uint64_t> caller);
@@ -315,6 +330,9 @@ class LogicalUnit {
   // atomic.cc
   Job compare_and_write(Command& command);
   Job or_write(Command& command);
+  Job write_atomic(Command& command);
+  // sanitize_command.cc
+  Job sanitize(Command& command);
   // provisioning.cc
   Job unmap(Command& command);
   Job write_same(Command& command);
@@ -345,11 +363,21 @@ class LogicalUnit {
                                         bool compare);
   bool needs_turn(const Command& command, const Extent& extent) const noexcept;
   void tell_turns(const Extent& changed) noexcept;
+  bool is_hidden(const Command& command, const Extent& extent) const noexcept;
+  // The device has let go of a read.
+  void read_ended(Command& command, const Extent& extent) noexcept {
+    command.lent = 0;
+    if (!turns_.empty() && is_hidden(command, extent)) [[unlikely]]
+      turn_ended_.notify_all();
+  }
   void drop_turns(const Command& command) noexcept;
   std::uint64_t most_compared_blocks() const noexcept;
+  std::uint64_t most_atomic_blocks() const noexcept;
   Task<Completion> read_before(Command& command, Extent extent);
   Task<Outcome> compare_then_write(Command& command, Transfer transfer, BufferList expected,
                                    BufferList data);
+  Task<Outcome> write_whole(Command& command, Transfer transfer, BufferList data);
+  Task<Outcome> sanitize_all(Command& command, SanitizeOperation operation);
   Task<Outcome> merge_piece(Command& command, Transfer transfer, Extent extent, BufferList data);
   Task<Outcome> fill(Command& command, Extent whole, std::vector<std::byte> block);
   Task<Outcome> clear(Command& command, Extent extent, Operation operation);
@@ -426,7 +454,9 @@ class LogicalUnit {
   Interference* interference_ = nullptr;
   std::vector<Turn*> turns_;  // The oldest first.
   Condition turn_ended_;      // Or a change of the device, while there are turns.
-  Gate background_;           // What goes on behind IMMED commands:
+  AtomicWrites atomic_writes_;
+  Sanitizer sanitizer_;
+  Gate background_;  // What goes on behind IMMED commands:
   std::vector<Cancellation*> in_background_;
   bool flushing_ = false;
   std::optional<Extent> next_flush_;  // Behind the one that runs.

@@ -13,24 +13,13 @@ constexpr std::size_t kLongestGroupList = 4096;
 }  // namespace
 
 std::optional<Outcome> LogicalUnit::check_access(const CommandRow& row, AccessState state) const {
-  switch (state) {
-    case AccessState::kActiveOptimized:
-    case AccessState::kActiveNonOptimized:
-      return std::nullopt;
-    case AccessState::kStandby:
-      if (row.is(CommandFlags::kInStandby | CommandFlags::kInUnavailable)) return std::nullopt;
-      return refuse(SenseKey::kNotReady, Additional::kPortStandby);
-    case AccessState::kUnavailable:
-      if (row.is(CommandFlags::kInUnavailable)) return std::nullopt;
-      return refuse(SenseKey::kNotReady, Additional::kPortUnavailable);
-    case AccessState::kTransitioning:
-      // No host can change it meanwhile.
-      if (row.is(CommandFlags::kInUnavailable) && !row.is(CommandFlags::kAlters)) {
-        return std::nullopt;
-      }
-      return refuse(SenseKey::kNotReady, Additional::kAccessStateTransition);
-  }
-  return std::nullopt;
+  const auto refusal = refusal_in(state);
+  const bool in_standby = state == AccessState::kStandby && row.is(CommandFlags::kInStandby);
+  // While states change, no host can change them.
+  const bool in_any = row.is(CommandFlags::kInUnavailable) &&
+                      (state != AccessState::kTransitioning || !row.is(CommandFlags::kAlters));
+  if (!refusal || in_standby || in_any) return std::nullopt;
+  return refuse(SenseKey::kNotReady, *refusal);
 }
 
 void LogicalUnit::access_changed(std::optional<std::uint64_t> caller) {

@@ -31,6 +31,21 @@ constexpr std::array<StateName, 5> kStateNames = {
 
 }  // namespace
 
+std::optional<Additional> refusal_in(AccessState state) {
+  switch (state) {
+    case AccessState::kStandby:
+      return Additional::kPortStandby;
+    case AccessState::kUnavailable:
+      return Additional::kPortUnavailable;
+    case AccessState::kTransitioning:
+      return Additional::kAccessStateTransition;
+    case AccessState::kActiveOptimized:
+    case AccessState::kActiveNonOptimized:
+      return std::nullopt;
+  }
+  return std::nullopt;
+}
+
 std::string_view describe(AccessState state) {
   const auto* const found = std::ranges::find(kStateNames, state, &StateName::state);
   return found == kStateNames.end() ? std::string_view() : found->text;

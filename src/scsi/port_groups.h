@@ -23,6 +23,8 @@ enum class AccessState : std::uint8_t {
   kUnavailable = 0x3,
   kTransitioning = 0xF,
 };
+// NOT READY with this, for what a state does not serve; nothing: it serves all.
+std::optional<Additional> refusal_in(AccessState state);
 std::string_view describe(AccessState state);  // "active/optimized"
 std::optional<AccessState> access_state_of(std::string_view text);
 

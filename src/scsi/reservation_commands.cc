@@ -7,7 +7,7 @@
 #include "scsi/command_table.h"
 #include "scsi/logical_unit.h"
 #include "scsi/reservation_lists.h"
-#include "scsi/reservation_store.h"
+#include "scsi/unit_store.h"
 #include "scsi/waking.h"
 
 namespace sandbay::scsi {
@@ -176,8 +176,8 @@ Task<Outcome> LogicalUnit::reserve_persistently(Command& command, ReserveRequest
 Task<Error> LogicalUnit::install(ReserveChange change, std::uint64_t caller) {
   const bool keeps = change.next.through_power_loss && !change.next.keys.empty();
   if ((keeps || persistent_.kept) && change.next != persistent_.now) {
-    const Error error =
-        co_await persistent_.store->keep(keeps ? change.next : PersistentReservations{});
+    const Error error = co_await persistent_.store->keep_reservations(
+        keeps ? change.next : PersistentReservations{});
     if (error != Error::kNone) co_return error;
     persistent_.kept = keeps;
   }
@@ -199,12 +199,6 @@ Task<Error> LogicalUnit::install(ReserveChange change, std::uint64_t caller) {
 std::string LogicalUnit::reserved_by() const {
   const auto holder = reservation_ ? nexuses_.find(*reservation_) : nexuses_.end();
   return holder == nexuses_.end() ? std::string() : holder->second.ports.initiator_port;
-}
-
-void LogicalUnit::restore_reservations(ReservationStore& store, PersistentReservations kept) {
-  persistent_.store = &store;
-  persistent_.kept = !kept.keys.empty();
-  persistent_.now = std::move(kept);
 }
 
 Task<Error> LogicalUnit::clear_reservations() {

@@ -63,6 +63,25 @@ std::size_t encode_descriptors(const Sense& sense, std::span<std::byte> target) 
 
 }  // namespace
 
+bool comes_back(Error error) {
+  switch (error) {
+    case Error::kCancelled:
+    case Error::kTimedOut:
+    case Error::kReadOnly:
+    case Error::kPermission:
+    case Error::kNotReady:
+    case Error::kNotFound:
+    case Error::kClosed:
+    case Error::kReset:
+    case Error::kRefused:
+    case Error::kUnreachable:
+    case Error::kNoMemory:
+      return true;
+    default:
+      return false;
+  }
+}
+
 SenseData SenseData::encode(const Sense& sense, bool descriptor_format) {
   SenseData data;
   const std::size_t byte_count =

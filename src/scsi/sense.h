@@ -8,6 +8,8 @@
 #include <optional>
 #include <span>
 
+#include "runtime/error.h"
+
 namespace sandbay::scsi {
 
 enum class Status : std::uint8_t {
@@ -50,6 +52,7 @@ enum class Additional : std::uint16_t {
   kPortStandby = 0x040B,
   kPortUnavailable = 0x040C,
   kOffline = 0x0412,
+  kSanitizeInProgress = 0x041B,
   kLogicalUnitCommunicationFailure = 0x0800,
   kLogicalUnitCommunicationTimeout = 0x0801,
   kWriteError = 0x0C00,
@@ -82,6 +85,7 @@ enum class Additional : std::uint16_t {
   kCommandsClearedByAnotherInitiator = 0x2F00,
   kCommandsClearedByDeviceServer = 0x2F02,
   kThinProvisioningSoftThreshold = 0x3807,
+  kSanitizeCommandFailed = 0x3103,
   kSavingParametersNotSupported = 0x3900,
   kMediumNotPresent = 0x3A00,
   kInvalidMessageError = 0x4900,
@@ -110,6 +114,10 @@ struct Sense {
   std::optional<FieldPointer> field;
   std::optional<std::uint16_t> progress;  // NOT READY: of 65536.
 };
+
+// Whether a device that has failed so may serve the same request later, by itself or when an
+// operator lets it.
+bool comes_back(Error error);
 
 // A parameter list that a device server refuses.
 struct ListError {

@@ -29,11 +29,16 @@ Job LogicalUnit::request_sense(Command& command) {
     ++counters_.unit_attentions;
     sense.key = SenseKey::kUnitAttention;
     sense.additional = additional_of(nexus.attentions.take());
+  } else if (const auto refusal = refusal_in(nexus.access)) {
+    sense.key = SenseKey::kNotReady;
+    sense.additional = *refusal;
   } else if (power_ != PowerState::kActive) {
     sense.key = SenseKey::kNotReady;
     sense.additional = power_ == PowerState::kStopped ? Additional::kInitializingCommandRequired
                                                       : Additional::kMediumNotPresent;
-  } else if (!device_.serves()) {
+  } else if (!sanitizer_.idle()) {
+    sense = sanitizer_.sense();
+  } else if (!device_.serves() || !atomic_writes_.settled()) {
     sense.key = SenseKey::kNotReady;
     sense.additional = not_ready();
   }
@@ -73,10 +78,10 @@ void append_timeouts(std::vector<std::byte>& data, const CommandRow& row) {
 }
 
 // SPC-4 6.35.2: every command.
-std::vector<std::byte> all_commands(bool timeouts, bool thin) {
+std::vector<std::byte> all_commands(std::span<const CommandRow* const> rows, bool timeouts) {
   std::vector<std::byte> data(4);
-  for (const CommandRow& row : command_table()) {
-    if (row.is(CommandFlags::kThinOnly) && !thin) continue;
+  for (const CommandRow* const each : rows) {
+    const CommandRow& row = *each;
     const std::size_t at = data.size();
     data.resize(at + 8);
     const std::span<std::byte> descriptor = std::span(data).subspan(at);
@@ -121,7 +126,11 @@ Job LogicalUnit::report_supported_opcodes(Command& command) {
   const auto allocation_length = big_endian<std::uint32_t>(command.cdb, 6);
   std::vector<std::byte> data;
   if (reporting == 0) {
-    data = all_commands(timeouts, thin());
+    std::vector<const CommandRow*> rows;
+    for (const CommandRow& row : command_table()) {
+      if (offers(row)) rows.push_back(&row);
+    }
+    data = all_commands(rows, timeouts);
   } else if (reporting <= 3) {
     std::array<std::byte, 16> wanted{command.cdb[3], static_cast<std::byte>(action & 0x1FU)};
     bool known = false;
@@ -137,7 +146,7 @@ Job LogicalUnit::report_supported_opcodes(Command& command) {
     const CommandRow* row = find_command(wanted);
     if (row != nullptr && has_actions && action != row->service_action) row = nullptr;
     if (row != nullptr && !has_actions && action != 0 && reporting == 3) row = nullptr;
-    if (row != nullptr && row->is(CommandFlags::kThinOnly) && !thin()) row = nullptr;
+    if (row != nullptr && !offers(*row)) row = nullptr;
     data = one_command(row, timeouts, thin());
   } else {
     co_return invalid_cdb(2, std::uint8_t{2});

@@ -17,7 +17,7 @@ namespace sandbay::scsi {
 bool LogicalUnit::matches(const Command& command, const AbortScope& scope) noexcept {
   const bool later = scope.before && command.nexus_id == scope.nexus_id &&
                      static_cast<std::int32_t>(command.order - *scope.before) >= 0;
-  if (later) return false;
+  if (later || &command == scope.except) return false;
   switch (scope.victims) {
     case Victims::kOneTask:
       return command.nexus_id == scope.nexus_id && command.tag == scope.tag;
@@ -196,7 +196,9 @@ Task<void> LogicalUnit::clear_task_set(std::uint64_t nexus_id,
   co_await abort(scope);
 }
 
-void LogicalUnit::clear_commands() {
+void LogicalUnit::content_replaced() {
+  atomic_writes_.content_replaced();
+  sanitizer_.content_replaced();
   AbortInProgress abort;
   mark_and_cancel({.victims = Victims::kEverybody, .by_device_server = true}, abort);
   stop_waiting(abort);
@@ -206,6 +208,7 @@ Task<void> LogicalUnit::clear() {
   if (!operations_.enter()) co_return;
   const GateHold hold(operations_);
   co_await abort({.victims = Victims::kEverybody, .by_device_server = true});
+  (void)co_await atomic_writes_.drain(home_.now() + kAbortPatience);
 }
 
 void LogicalUnit::restore_defaults() {
@@ -260,16 +263,21 @@ void LogicalUnit::clear_attention(UnitAttention condition, std::uint64_t nexus_i
 Task<bool> LogicalUnit::close(TimePoint deadline) {
   closed_ = true;
   cancel_background();
+  sanitizer_.cancel();
   co_await abort({.victims = Victims::kEverybody});
+  atomic_writes_.cancel();
   const bool operations_ended = co_await operations_.close_until(deadline);
   const bool background_ended = co_await background_.close_until(deadline);
+  const bool sanitizer_ended = co_await sanitizer_.close(deadline);
+  const bool writes_ended = co_await atomic_writes_.close(deadline);
   ++end_watchers_;
   while (!held_.empty()) {
     const bool ended = co_await command_ended_.wait_until(deadline);
     if (!ended) break;
   }
   --end_watchers_;
-  co_return operations_ended&& background_ended&& held_.empty();
+  const bool others_ended = background_ended && sanitizer_ended && writes_ended;
+  co_return operations_ended&& others_ended&& held_.empty();
 }
 
 }  // namespace sandbay::scsi

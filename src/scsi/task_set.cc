@@ -133,8 +133,14 @@ void LogicalUnit::leave_set(Command& command) noexcept {
     return;
   }
   running_.remove(command);
+  stop_ordering(command);
+}
+
+// Nothing waits for it any more.
+void LogicalUnit::stop_ordering(Command& command) noexcept {
   if (command.attribute == TaskAttribute::kOrdered) --running_ordered_;
   if (command.attribute == TaskAttribute::kHeadOfQueue) --head_of_queue_;
+  command.attribute = TaskAttribute::kSimple;
 }
 
 Outcome LogicalUnit::aborted_outcome(const Command& command) const noexcept {

@@ -108,14 +108,26 @@ Job LogicalUnit::read(Command& command) {
   if (small) data = home_.buffers().try_allocate(blocks * block_bytes);
   if (data.empty()) data = co_await home_.buffers().allocate(blocks * block_bytes);
   if (command.aborted) co_return Outcome{};
+  const Extent named{transfer.extent.first, blocks};
+  std::optional<Turn> turn;
+  if (!turns_.empty() && is_hidden(command, named)) [[unlikely]] {
+    data = {};
+    turn.emplace(*this, command, named);
+    const bool come = co_await turn->come();
+    if (!come) co_return Outcome{};
+    if (!held_.empty() && fenced(named)) co_return Outcome{.status = Status::kBusy};
+    data = co_await home_.buffers().allocate(blocks * block_bytes);
+    if (command.aborted) co_return Outcome{};
+  }
   command.lent = blocks * block_bytes;
   Completion completion = co_await device_.submit({.operation = Operation::kRead,
                                                    .force_unit_access = transfer.force_unit_access,
                                                    .disable_page_out = transfer.disable_page_out,
-                                                   .extent = {transfer.extent.first, blocks},
+                                                   .extent = named,
                                                    .data = std::move(data),
                                                    .cancellation = &command.cancellation});
-  command.lent = 0;
+  read_ended(command, named);
+  turn.reset();
   if (completion.error != Error::kNone) {
     transfer.extent.block_count = blocks;
     co_return co_await read_failed(command, std::move(completion), transfer, 0);

@@ -1,9 +1,13 @@
 // Waking: ends a wait for a condition when a command is cancelled. In the waiter's frame; the
-// waiter looks at the command when it is woken.
+// waiter looks at the command when it is woken. pause(): before something is tried again.
 #pragma once
 
+#include <chrono>
+
 #include "runtime/cancellation.h"
+#include "runtime/executor.h"
 #include "runtime/sync.h"
+#include "runtime/task.h"
 
 namespace sandbay::scsi {
 
@@ -16,5 +20,12 @@ class Waking final : public Cancellation::Hook {
  private:
   Condition& condition_;
 };
+
+// A second, less if it is cancelled or the condition is notified.
+inline Task<void> pause(Executor& home, Cancellation& cancellation, Condition& condition) {
+  if (cancellation.cancelled()) co_return;
+  const Waking waking(&cancellation, condition);
+  (void)co_await condition.wait_until(home.now() + std::chrono::seconds(1));
+}
 
 }  // namespace sandbay::scsi

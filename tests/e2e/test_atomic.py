@@ -97,3 +97,61 @@ def test_eight_initiators_count_one_block_up(t):
     t.until(lambda: 'rebuild ended' in kinds(daemon), 'the drive is rebuilt', 60)
     t.until(lambda: the_member(daemon, 'array1')['state'] == 'present', 'the pages have moved', 60)
     require_whole(t, daemon, 'at the end')
+
+
+ATOMIC_BLOCKS, ATOMIC_KILLS = 256, 10
+
+
+def write_atomic(lba):
+    return struct.pack('>BBQHHBB', 0x9c, 0, lba, 0, ATOMIC_BLOCKS, 0, 0)
+
+
+class AtomicWriter(threading.Thread):
+    """Writes its own blocks, each time with other bytes, until the daemon ends."""
+
+    def __init__(self, t, daemon, number):
+        super().__init__(daemon=True)
+        self.one = host.Host(t, daemon, 'v', name=f'{host.ME}-{number}')
+        self.one.attentions()
+        self.number, self.done = number, 0
+
+    def run(self):
+        try:
+            while self.one.command(write_atomic(self.number * ATOMIC_BLOCKS + 3),
+                                   data=self.bytes_of(self.done + 1)).good:
+                self.done += 1
+        except Exception:
+            pass  # The daemon has ended.
+
+    def bytes_of(self, done):
+        return struct.pack('>HH', self.number, done & 0xffff) * (ATOMIC_BLOCKS * BLOCK // 4)
+
+
+def test_atomic_writes_are_whole_after_kill_9(t):
+    """On four drives, whose parts of one write end apart."""
+    names = ['d0', 'd1', 'd2', 'd3']
+    daemon = t.daemon([{'name': 'v', 'raid': 'a', 'size': '16MiB'}], reactors=2,
+                      extra=drives(names, '32MiB') +
+                      raid('a', 'raid5', names, strip='8KiB', journal='1MiB'))
+    written = 0
+    for _ in range(ATOMIC_KILLS):
+        writers = [AtomicWriter(t, daemon, number) for number in range(6)]
+        for each in writers:
+            each.start()
+        t.until(lambda: sum(each.done for each in writers) > 20, 'they write', 60)
+        daemon.kill()
+        for each in writers:
+            each.join(30)
+        daemon.start()
+        reader = host.Host(t, daemon, 'v')
+        t.until(lambda: reader.command(host.TEST_UNIT_READY).good, 'what had begun is undone')
+        for each in writers:
+            data = reader.good(host.read_10(each.number * ATOMIC_BLOCKS + 3, ATOMIC_BLOCKS),
+                               ATOMIC_BLOCKS * BLOCK)
+            t.check(data == data[:4] * (len(data) // 4), f'{each.number}: parts of two writes')
+            last = [each.bytes_of(each.done), each.bytes_of(each.done + 1)]
+            t.check(data in last or each.done == 0,
+                    f'{each.number} wrote {each.done} times and reads {data[:4].hex()}')
+            written += each.done
+        reader.close()
+    t.check(written > 20 * ATOMIC_KILLS, f'{written} were acknowledged')

@@ -418,8 +418,8 @@ constexpr Mistake kMistakes[] = {
     {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\nunmap_limit = 512",
      "x.toml:10: volume[1].unmap_limit: is a whole number; write a size in quotes, such as "
      "\"512MiB\" or \"100GiB\""},
-    {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\nlun = 256",
-     "x.toml:10: volume[1].lun: 256 is out of range; write a whole number from 0 to 255"},
+    {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\nlun = 16384",
+     "x.toml:10: volume[1].lun: 16384 is out of range; write a whole number from 0 to 16383"},
     {"[[volume]]\nname = \"a\"\nsizee = \"1GiB\"",
      "x.toml:9: volume[1].sizee: is not a key here; did you mean size?"},
     {"[[volume]]\nname = \"a\"\nsize = \"1GiB\"\ntarget = \"iqn.2026-11.o:t\"\nlun = 1\n"

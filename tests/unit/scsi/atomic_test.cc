@@ -285,6 +285,241 @@ Task<void> wait_for_a_plain_write(Bench& bench) {
   co_await plain->gone();
 }
 
+std::array<std::byte, 16> write_atomic(std::uint64_t lba, unsigned blocks, unsigned flags = 0) {
+  return cdb_16(0x9C, lba, blocks, flags);
+}
+
+Task<void> write_whole(Bench& bench) {
+  Reply reply = co_await bench.send_to_unit(write_atomic(0, 1), {.out = filled(512, 1)});
+  CHECK(reply.illegal(Additional::kInvalidOperationCode));
+  Shelf& shelf = bench.shelf;
+  bench.unit.restore(shelf, {});
+  reply = co_await bench.send_to_unit(cdb_of({0x12, 1, 0xB0, 0, 64}));
+  CHECK(big_endian<std::uint32_t>(reply.data, 44) == 256);
+  for (const std::size_t rule : {48U, 52U, 56U, 60U}) {
+    CHECK(big_endian<std::uint32_t>(reply.data, rule) == 0);
+  }
+  reply = co_await bench.send_to_unit(write_atomic(7, 256), {.out = filled(256 * 512, 5)});
+  CHECK(reply.good());
+  CHECK(reply.data_out_bytes == 256 * 512);
+  CHECK(shelf.most_blocks == 1);
+  CHECK(shelf.kept.blocks.empty());
+  REQUIRE(bench.device.count(Operation::kWrite) == 1);
+  CHECK(bench.device.seen().back().force_unit_access);
+  reply = co_await bench.send_to_unit(cdb_10(0x28, 6, 258));
+  CHECK(reply.data == joined(joined(filled(512, 0), filled(256 * 512, 5)), filled(512, 0)));
+  reply = co_await bench.send_to_unit(write_atomic(0, 0));
+  CHECK(reply.good());
+
+  bench.device.clear();
+  reply = co_await bench.send_to_unit(write_atomic(0, 257), {.out = filled(257 * 512, 5)});
+  CHECK(reply.illegal(Additional::kInvalidFieldInCdb));
+  reply = co_await bench.send_to_unit(write_atomic(0, 0x1'0001), {.out = filled(512, 5)});
+  CHECK(reply.illegal(Additional::kInvalidFieldInCdb));  // A boundary.
+  reply = co_await bench.send_to_unit(write_atomic(0, 1, 0x20), {.out = filled(512, 5)});
+  CHECK(reply.illegal(Additional::kInvalidFieldInCdb));
+  reply = co_await bench.send_to_unit(write_atomic(kBenchBlocks, 1), {.out = filled(512, 5)});
+  CHECK(reply.illegal(Additional::kLbaOutOfRange));
+  reply = co_await bench.send_to_unit(write_atomic(0, 2), {.out = filled(512, 5)});
+  CHECK(reply.illegal(Additional::kInvalidFieldInInformationUnit));
+  shelf.fails = Error::kNoSpace;
+  reply = co_await bench.send_to_unit(write_atomic(0, 2), {.out = filled(1024, 5)});
+  CHECK(reply.failed_with(SenseKey::kHardwareError, Additional::kInternalTargetFailure));
+  CHECK(bench.device.count(Operation::kWrite) == 0);
+}
+
+// The daemon has ended in the middle of some: their blocks are as before when anything is served.
+Task<void> put_back(Bench& bench) {
+  Shelf& shelf = bench.shelf;
+  co_await bench.send_to_unit(cdb_10(0x2A, 0, 16), {.out = filled(8192, 9)});
+  shelf.kept.blocks = {{.first = 3, .data = filled(2048, 4)}, {.first = 9, .data = filled(512, 6)}};
+  bench.faulty.fail({.operation = Operation::kWrite, .error = Error::kNotReady, .times = 1});
+  bench.faulty.fail({.operation = Operation::kWrite, .error = Error::kNoSpace, .times = 1});
+  bench.unit.restore(shelf, shelf.kept);
+  Reply reply = co_await bench.send_to_unit(cdb_10(0x28, 3, 1));
+  CHECK(reply.failed_with(SenseKey::kNotReady, Additional::kNotReadyCauseNotReportable));
+  reply = co_await bench.send_to_unit(cdb_of({0x03, 0, 0, 0, 18}));
+  CHECK(reply.in(2) == static_cast<unsigned>(SenseKey::kNotReady));
+  co_await bench.unit.home().sleep_for(std::chrono::seconds(3));
+  CHECK(shelf.kept.blocks.empty());
+  reply = co_await bench.send_to_unit(cdb_10(0x28, 3, 7));
+  CHECK(reply.data == joined(joined(filled(2048, 4), filled(1024, 9)), filled(512, 6)));
+}
+
+// A device that fails in the middle leaves the blocks as they were.
+Task<void> failing_device(Bench& bench) {
+  Shelf& shelf = bench.shelf;
+  bench.unit.restore(shelf, {});
+  co_await bench.send_to_unit(cdb_10(0x2A, 0, 16), {.out = filled(8192, 9)});
+  bench.faulty.fail(
+      {.operation = Operation::kWrite, .error = Error::kNoSpace, .times = 1, .after_effect = true});
+  Reply reply = co_await bench.send_to_unit(write_atomic(2, 4), {.out = filled(2048, 5)});
+  CHECK(reply.failed_with(SenseKey::kDataProtect, Additional::kSpaceAllocationFailed));
+  reply = co_await bench.send_to_unit(cdb_10(0x28, 0, 16));
+  CHECK(reply.data == filled(8192, 9));
+  CHECK(shelf.kept.blocks.empty());
+
+  // It is not ready for a while: nobody sees a part meanwhile.
+  bench.faulty.clear();
+  bench.faulty.fail({.operation = Operation::kWrite,
+                     .error = Error::kNotReady,
+                     .times = 5,
+                     .after_effect = true});
+  const auto command = make_command(*bench.nexus, write_atomic(2, 4), {.out = filled(2048, 5)});
+  bench.router.execute(*command);
+  co_await bench.unit.home().sleep_for(std::chrono::seconds(2));
+  CHECK_FALSE(command->answered);
+  reply = co_await bench.send_to_unit(cdb_10(0x28, 0, 16));
+  CHECK(reply.key() == SenseKey::kNotReady);
+  co_await command->gone();
+  CHECK(command->reply.key() == SenseKey::kNotReady);
+  reply = co_await bench.send_to_unit(cdb_10(0x28, 0, 16));
+  CHECK(reply.data == filled(8192, 9));
+}
+
+// Other content comes while the device has the write: it is neither done nor undone.
+Task<void> new_content(Bench& bench) {
+  Shelf& shelf = bench.shelf;
+  bench.hung.obey_cancellation(true);
+  bench.unit.restore(shelf, {});
+  bench.hung.hang_only(Operation::kWrite);
+  const auto command = make_command(*bench.nexus, write_atomic(2, 4), {.out = filled(2048, 5)});
+  bench.router.execute(*command);
+  while (bench.hung.held() == 0) co_await bench.unit.home().sleep_for(std::chrono::milliseconds(1));
+  bench.unit.content_replaced();
+  bench.hung.release();
+  co_await command->gone();
+  CHECK(command->reply.failed_with(SenseKey::kAbortedCommand,
+                                   Additional::kCommandsClearedByDeviceServer));
+  CHECK(bench.device.count(Operation::kWrite) == 1);
+  CHECK(shelf.kept.blocks.empty());
+  const Reply reply = co_await bench.send_to_unit(cdb_10(0x28, 2, 4));
+  CHECK(reply.data == filled(2048, 0));
+}
+
+// Writes a half of its blocks at a time.
+class TearingDevice final : public Layer {
+ public:
+  using Layer::Layer;
+  Task<Completion> submit(Request request) override {
+    const Extent extent = request.extent;
+    if (request.operation != Operation::kWrite || extent.block_count < 2) {
+      co_return co_await Layer::submit(std::move(request));
+    }
+    const std::uint64_t half = extent.block_count / 2;
+    const std::uint32_t block_bytes = geometry().block_bytes;
+    BufferList front = request.data.share(0, half * block_bytes);
+    const Completion first = co_await Layer::submit(
+        {.operation = Operation::kWrite, .extent = {extent.first, half}, .data = std::move(front)});
+    assert(first.error == Error::kNone);
+    co_await home().sleep_for(std::chrono::microseconds(50));
+    BufferList back =
+        request.data.share(half * block_bytes, (extent.block_count - half) * block_bytes);
+    co_return co_await Layer::submit({.operation = Operation::kWrite,
+                                      .extent = {extent.first + half, extent.block_count - half},
+                                      .data = std::move(back)});
+  }
+};
+
+Task<void> write_whole_again_and_again(ServedUnit* unit, unsigned number, Count* count) {
+  const auto nexus = co_await unit->login(fmt::format("iqn.2026-11.org.example:w{},i,0x1", number));
+  for (unsigned i = 0; i < 50; ++i) {
+    const Reply reply = co_await send(unit->router, *nexus, write_atomic(8, 16),
+                                      {.out = filled(16 * 512, number * 50 + i)});
+    if (!reply.good()) FAIL("an atomic write failed");
+    ++count->successes;
+  }
+  co_await unit->router.detach(*nexus);
+  if (--count->running == 0) count->ended.set();
+}
+
+// Readers see all of a write or nothing of it; without turns they see halves.
+Task<void> read_whole(Executor* home) {
+  const auto memory = *MemoryDevice::create(*home, {.byte_count = kBenchBlocks * 512});
+  TearingDevice tearing(*memory);
+  Shelf shelf;
+  ServedUnit unit(tearing);
+  unit.unit.restore(shelf, {});
+  co_await unit.start();
+  Count count{.running = 5};
+  for (unsigned i = 0; i < 5; ++i) spawn(write_whole_again_and_again(&unit, i, &count));
+  unsigned torn = 0;
+  unsigned reads = 0;
+  while (count.running != 0) {
+    const Reply reply = co_await unit.send_to_unit(cdb_10(0x28, 8, 16));
+    torn += reply.data == filled(16 * 512, reply.in(0)) ? 0 : 1;
+    ++reads;
+    co_await home->sleep_for(std::chrono::microseconds(17));
+  }
+  CHECK(torn == 0);
+  CHECK(reads >= 40);
+  CHECK(count.successes == 250);
+  CHECK(shelf.kept.blocks.empty());
+  co_await unit.stop();
+}
+
+// Others elsewhere wait for room in the store.
+Task<void> few_at_once(Executor* home) {
+  const auto memory = *MemoryDevice::create(*home, {.byte_count = kBenchBlocks * 512});
+  LateDevice late(*memory);
+  Shelf shelf;
+  ServedUnit unit(late);
+  unit.unit.restore(shelf, {});
+  co_await unit.start();
+  std::vector<std::unique_ptr<FakeCommand>> commands;
+  for (unsigned i = 0; i < 20; ++i) {
+    commands.push_back(
+        make_command(*unit.nexus, write_atomic(i * 8, 8), {.out = filled(4096, i), .tag = i + 1}));
+    unit.router.execute(*commands.back());
+  }
+  for (const auto& each : commands) {
+    co_await each->gone();
+    CHECK(each->reply.good());
+  }
+  CHECK(shelf.most_blocks == scsi::AtomicWrites::kMostAtOnce);
+  co_await unit.stop();
+}
+
+// Until the store has nothing of it, nobody writes there.
+Task<void> keep_others_out(Bench& bench) {
+  Shelf& shelf = bench.shelf;
+  bench.unit.restore(shelf, {});
+  bench.hung.hang_only(Operation::kWrite);
+  const auto atomic = make_command(*bench.nexus, write_atomic(5, 2), {.out = filled(1024, 1)});
+  bench.router.execute(*atomic);
+  co_await bench.unit.home().sleep_for(std::chrono::milliseconds(5));
+  CHECK(shelf.kept.blocks.size() == 1);
+  shelf.fails = Error::kNoSpace;
+  bench.hung.release();
+  const auto plain =
+      make_command(*bench.nexus, cdb_10(0x2A, 6, 1), {.out = filled(512, 2), .tag = 2});
+  bench.router.execute(*plain);
+  co_await bench.unit.home().sleep_for(std::chrono::seconds(10));
+  CHECK_FALSE(atomic->answered);
+  CHECK_FALSE(plain->answered);
+  shelf.fails.reset();
+  co_await atomic->gone();
+  co_await plain->gone();
+  CHECK(atomic->reply.good());
+  CHECK(plain->reply.good());
+  const Reply reply = co_await bench.send_to_unit(cdb_10(0x28, 5, 2));
+  CHECK(reply.data == joined(filled(512, 1), filled(512, 2)));
+}
+
+TEST_CASE("WRITE ATOMIC writes at once", "[scsi][atomic]") { on_bench(write_whole); }
+TEST_CASE("WRITE ATOMIC is undone at the next start", "[scsi][atomic]") { on_bench(put_back); }
+TEST_CASE("WRITE ATOMIC on a device that fails", "[scsi][atomic]") { on_bench(failing_device); }
+TEST_CASE("WRITE ATOMIC while the content is replaced", "[scsi][atomic]") { on_bench(new_content); }
+TEST_CASE("Reads see all of a WRITE ATOMIC or nothing", "[scsi][atomic]") {
+  run_in_world(1, [](Executor& home) { return read_whole(&home); });
+}
+TEST_CASE("A unit keeps few atomic writes at a time", "[scsi][atomic]") {
+  run_in_world(1, [](Executor& home) { return few_at_once(&home); });
+}
+TEST_CASE("A WRITE ATOMIC keeps others out until it is forgotten", "[scsi][atomic]") {
+  on_bench(keep_others_out);
+}
+
 TEST_CASE("COMPARE AND WRITE and ORWRITE of one block lose nothing", "[scsi][atomic]") {
   run_in_world(1, [](Executor& home) { return count_and_merge(&home); });
 }

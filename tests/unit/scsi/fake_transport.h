@@ -22,6 +22,7 @@
 #include "runtime/sync.h"
 #include "scsi/logical_unit.h"
 #include "scsi/task_router.h"
+#include "scsi/unit_store.h"
 
 namespace sandbay::testing {
 
@@ -268,11 +269,51 @@ class ServedUnit {
   }
 };
 
+// A store with what a unit has kept. Each change needs a millisecond.
+class Shelf final : public scsi::UnitStore {
+ public:
+  std::optional<Error> fails;
+  scsi::KeptOfUnit kept;
+
+  Task<Error> keep_reservations(scsi::PersistentReservations reservations) override {
+    const Error error = co_await change();
+    if (error != Error::kNone) co_return error;
+    kept.reservations = std::move(reservations);
+    kept.reservations.generation = 0;
+    co_return error;
+  }
+  Task<Error> keep_sanitize(std::optional<scsi::SanitizeOperation> operation) override {
+    const Error error = co_await change();
+    if (error == Error::kNone) kept.sanitize = std::move(operation);
+    co_return error;
+  }
+  Task<Error> keep_blocks(scsi::BlocksBefore before) override {
+    const Error error = co_await change();
+    if (error == Error::kNone) kept.blocks.push_back(std::move(before));
+    most_blocks = std::max(most_blocks, kept.blocks.size());
+    co_return error;
+  }
+  Task<Error> drop_blocks(Lba first) override {
+    const Error error = co_await change();
+    const auto is_it = [first](const scsi::BlocksBefore& each) { return each.first == first; };
+    if (error == Error::kNone) std::erase_if(kept.blocks, is_it);
+    co_return error;
+  }
+  std::size_t most_blocks = 0;
+
+ private:
+  Task<Error> change() {
+    co_await Executor::current().sleep_for(std::chrono::milliseconds(1));
+    co_return fails.value_or(Error::kNone);
+  }
+};
+
 // A memory device with test layers on it.
 struct BenchDevices {
   BenchDevices(Executor& home, MemoryDeviceOptions options)
       : memory(*MemoryDevice::create(home, options)), faulty(*memory), hung(faulty), device(hung) {}
 
+  Shelf shelf;  // For a unit that is led to it.
   std::unique_ptr<MemoryDevice> memory;
   FaultyDevice faulty;
   HungDevice hung;

@@ -1,5 +1,6 @@
 // INQUIRY, its vital product data, and READ CAPACITY: SPC-4 6.6 and 7.8, SBC-3 5.18, 5.19 and 6.6.
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "fake_transport.h"
@@ -185,6 +186,21 @@ Task<void> physical_exponent(Bench& bench) {
   CHECK((reply.in(13) & 0x0FU) == 0);
 }
 
+// However many ports there are, the page has all of them.
+Task<void> many_ports(Bench& bench) {
+  const Reply page = co_await bench.send_to_unit(inquiry(0xFFFF, 0x88));
+  REQUIRE(page.good());
+  REQUIRE(page.data.size() == 4U + big_endian<std::uint16_t>(page.data, 2));
+  std::vector<unsigned> ports;
+  for (std::size_t at = 4; at < page.data.size();) {
+    ports.push_back(big_endian<std::uint16_t>(page.data, at + 2));
+    at += 12U + big_endian<std::uint16_t>(page.data, at + 10);
+  }
+  std::vector<unsigned> expected(64);
+  std::iota(expected.begin(), expected.end(), 1U);
+  CHECK(ports == expected);
+}
+
 }  // namespace
 
 TEST_CASE("INQUIRY: standard data", "[scsi]") { on_bench(standard_data); }
@@ -224,6 +240,11 @@ TEST_CASE("Windows: READ CAPACITY(16) honours an allocation length of 12 exactly
 }
 TEST_CASE("MS SQL: the physical block exponent can be set", "[scsi]") {
   on_bench(physical_exponent, {.physical_block_exponent = std::uint8_t{0}});
+}
+TEST_CASE("SCSI Ports: every port of many", "[scsi]") {
+  std::vector<std::uint16_t> ports(64);
+  std::iota(ports.begin(), ports.end(), std::uint16_t{1});
+  on_bench(many_ports, {.target_ports = ports});
 }
 
 }  // namespace sandbay::testing

@@ -123,6 +123,9 @@ Task<void> serve_by_state(Paths& paths) {
       const Reply attention = co_await paths.by(*nexus, cdb_of({0x00}));
       CHECK(attention.attention(Additional::kAccessStateChanged));
     }
+    const Reply sense = co_await paths.by(*paths.two, cdb_of({0x03, 0, 0, 0, 18}));
+    CHECK(sense.in(2) == static_cast<unsigned>(SenseKey::kNotReady));
+    CHECK(big_endian<std::uint16_t>(sense.data, 12) == static_cast<unsigned>(code));
     for (const Served& each : kServed) {
       CAPTURE(i, std::to_integer<unsigned>(each.cdb[0]));
       Reply reply = co_await paths.by(*paths.two, each.cdb);

@@ -13,7 +13,6 @@
 
 #include "fake_transport.h"
 #include "scsi/reservation_lists.h"
-#include "scsi/reservation_store.h"
 
 namespace sandbay::testing::reservations_test {
 namespace {
@@ -267,19 +266,6 @@ bool is_allowed(const Model& model, const Nexus& nexus, const char* columns) {
 
 // The unit. --------------------------------------------------------------------------------------
 
-class Shelf final : public scsi::ReservationStore {
- public:
-  Task<Error> keep(scsi::PersistentReservations reservations) override {
-    co_await Executor::current().sleep_for(std::chrono::milliseconds(1));
-    if (fails) co_return Error::kNoSpace;
-    kept = std::move(reservations);
-    kept.generation = 0;
-    co_return Error::kNone;
-  }
-  bool fails = false;
-  scsi::PersistentReservations kept;
-};
-
 void put_bytes(Bytes& bytes, std::vector<std::byte> more) {
   bytes.insert(bytes.end(), more.begin(), more.end());
 }
@@ -321,7 +307,7 @@ class Lab {
   Task<void> start(std::vector<Nexus> names) {
     unit_ = std::make_unique<ServedUnit>(devices.device,
                                          scsi::LogicalUnitOptions{.target_ports = {1, 2}});
-    unit_->unit.restore_reservations(shelf, shelf.kept);
+    unit_->unit.restore(shelf, shelf.kept);
     const Error error = co_await unit_->router.add(0, &unit_->unit);
     REQUIRE(error == Error::kNone);
     for (const Nexus& name : names) co_await log_in(name);
@@ -564,7 +550,7 @@ Task<void> preempt_and_abort(Lab& lab) {
 // Nothing has changed where the store refuses, and nobody hears otherwise.
 Task<void> fail_to_keep(Lab& lab) {
   co_await register_both(&lab);
-  lab.shelf.fails = true;
+  lab.shelf.fails = Error::kNoSpace;
   const Result kept =
       co_await lab.reserve_out(kA, {.action = kRegister, .key = 1, .action_key = 3, .keep = true});
   CHECK(kept == refusal(Additional::kInternalTargetFailure));
@@ -730,10 +716,10 @@ Task<void> clear_as_operator(Lab& lab) {
   Result out =
       co_await lab.reserve_out(kA, {.action = kRegister, .key = 1, .action_key = 1, .keep = true});
   out = co_await lab.reserve_out(kA, {.action = kReserve, .type = 3, .key = 1});
-  REQUIRE_FALSE(lab.shelf.kept.keys.empty());
+  REQUIRE_FALSE(lab.shelf.kept.reservations.keys.empty());
   const Error error = co_await lab.unit().clear_reservations();
   CHECK(error == Error::kNone);
-  CHECK(lab.shelf.kept.keys.empty());
+  CHECK(lab.shelf.kept.reservations.keys.empty());
   for (const Nexus& nexus : {kA, kB}) {
     const Reply attention = co_await lab.send(nexus, cdb_of({0x00}));
     CHECK(attention.additional() == 0x2A03);

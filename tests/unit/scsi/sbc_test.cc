@@ -263,7 +263,7 @@ Task<void> lba_status(Bench& bench) {
   }
 }
 
-// What is anchored reads as it should and is mapped.
+// Anchored blocks read as they should and are mapped.
 Task<void> anchoring(Bench& bench) {
   const auto lacks_room = [](const Reply& status) { return status.in(20) != 0; };
   for (const unsigned opcode : {0x41U, 0x93U}) {

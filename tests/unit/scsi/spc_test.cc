@@ -359,6 +359,7 @@ Task<Reply> report(Bench& bench, unsigned options, unsigned opcode = 0, unsigned
 }
 
 Task<void> supported_opcodes(Bench& bench) {
+  bench.unit.restore(bench.shelf, {});
   const Reply all = co_await report(bench, 0);
   const Reply timed = co_await report(bench, 0x80);
   CHECK(big_endian<std::uint32_t>(all.data, 0) + 4 == all.data.size());
@@ -394,11 +395,12 @@ Task<void> later_commands(Bench& bench) {
     unsigned opcode;
     unsigned action;
   };
-  // EXTENDED COPY, SANITIZE; service actions that do not exist.
+  // EXTENDED COPY; service actions that do not exist.
   for (const Case& each : {Case{0x83, 0}, Case{0x84, 3}, Case{0x5E, 4}, Case{0x5F, 8},
-                           Case{0xA3, 0x0B}, Case{0x48, 1}, Case{0x7F, 0}, Case{0xFF, 0}}) {
+                           Case{0xA3, 0x0B}, Case{0x48, 3}, Case{0x7F, 0}, Case{0xFF, 0}}) {
     const Reply reply = co_await bench.send_to_unit(cdb_of({each.opcode, each.action}));
-    const bool known = each.opcode == 0x5E || each.opcode == 0x5F || each.opcode == 0xA3;
+    const bool known =
+        each.opcode == 0x48 || each.opcode == 0x5E || each.opcode == 0x5F || each.opcode == 0xA3;
     CHECK(
         reply.illegal(known ? Additional::kInvalidFieldInCdb : Additional::kInvalidOperationCode));
     const Reply asked = co_await report(bench, 3, each.opcode, each.action);
@@ -409,6 +411,7 @@ Task<void> later_commands(Bench& bench) {
 
 // Every bit that a row does not allow is refused, and the field pointer shows it.
 Task<void> reserved_bits(Bench& bench) {
+  bench.unit.restore(bench.shelf, {});
   for (const scsi::CommandRow& row : scsi::command_table()) {
     for (std::size_t byte = 1; byte < row.cdb_bytes; ++byte) {
       for (unsigned bit = 0; bit < 8; ++bit) {

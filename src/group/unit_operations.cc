@@ -1,4 +1,5 @@
-// Reservations of volumes and snapshots as management sees them.
+// What hosts have done to units of volumes and snapshots, as management sees it: reservations and
+// sanitize operations.
 #include <fmt/core.h>
 
 #include "group/log.h"
@@ -84,6 +85,37 @@ Task<Answer<void>> RunningGroup::clear_reservations_now(SnapshotName name) {
   }
   log(Severity::kInformation, fmt::format("{}: its reservations are cleared", called(name)));
   co_return Answer<void>{};
+}
+
+void RunningGroup::note_sanitize(const Uuid& uuid,
+                                 const std::optional<scsi::SanitizeOperation>& before,
+                                 const std::optional<scsi::SanitizeOperation>& now) {
+  const bool worked = before && !before->failed;
+  const bool works = now && !now->failed;
+  if (worked && works) return;
+  const std::shared_ptr<Volume> volume = find(uuid);
+  const std::string name = volume ? fmt::format("volume \"{}\"", volume->name()) : "a snapshot";
+  EventInfo event;
+  if (works) {
+    event.kind = "sanitize started";
+    event.text =
+        fmt::format("{}: a host has all of it sanitized ({})", name, describe(now->method));
+  } else if (now) {
+    event.severity = Severity::kError;
+    event.kind = "sanitize failed";
+    event.text = fmt::format(
+        "{}: its sanitize operation has failed; hosts read and write it when "
+        "another has ended{}",
+        name, now->allows_exit ? ", or with EXIT FAILURE MODE" : "");
+  } else {
+    event.kind = "sanitize ended";
+    event.text = worked ? fmt::format("{}: it is sanitized", name)
+                        : fmt::format(
+                              "{}: a host has it left the failure of its sanitize "
+                              "operation",
+                              name);
+  }
+  events_.add(std::move(event));
 }
 
 Task<Answer<void>> RunningGroup::clear_reservations(SnapshotName unit) {
