@@ -11,6 +11,8 @@ import re
 
 import harness
 import host
+from raid_lab import drives, faults, raid
+from test_pool import pool
 
 EXPECTED = os.path.join(os.path.dirname(__file__), 'iscsi-test-cu.expected')
 QUICKSTART = os.path.join(harness.TOP, 'conf', 'quickstart.toml')
@@ -95,12 +97,12 @@ def score_table(title, results):
     return '\n'.join(lines) + '\n'
 
 
-def iscsi_test_cu(t, daemon, what, seconds):
+def iscsi_test_cu(t, daemon, what, seconds, volume='quickstart'):
     """The log of one process; several portals give it its second path."""
-    urls = [daemon.url('quickstart', portal=portal) for portal in daemon.portals]
+    urls = [daemon.url(volume, portal=portal) for portal in daemon.portals]
     done = t.run('iscsi-test-cu', '--dataloss', '--allow-sanitize', '-V', '-t', what, *urls,
                  ok=None, seconds=seconds)
-    with open(t.path(f'{what}.log'), 'w', encoding='utf-8') as stream:
+    with open(t.path(f'{volume}-{what}.log'), 'w', encoding='utf-8') as stream:
         stream.write(done.stdout)
     return done.stdout
 
@@ -177,6 +179,35 @@ def test_iscsi_test_cu_all_in_one_process(t):
     results = parse(iscsi_test_cu(t, daemon, 'ALL', ALL_SECONDS))
     daemon.require_alive()
     conclude(t, '\niscsi-test-cu, all in one process', results, WITHOUT_LARGER_PHYSICAL_BLOCKS)
+
+
+# A host overwrites a drive at about 8 MiB/s, so that the tool finds SANITIZE under way.
+SLOW_DRIVES = [f'at=drive:{drive} op=write length={least}.. do=slow latency=60ms'
+               for drive, least in (("d0", 128), ("d1", 16), ("d2", 128))]
+FIVE = [
+    {'name': 'thin', 'pool': 'p', 'size': '96MiB', 'thin': True, 'physical_block_size': 512},
+    {'name': 'thick', 'raid': 'thick', 'size': '96MiB', 'thin': False, 'physical_block_size': 512},
+    {'name': 'large', 'raid': 'large', 'size': '96MiB', 'block_size': 4096},
+    {'name': 'locked', 'size': '96MiB', 'read_only': True, 'physical_block_size': 512},
+    {'name': 'removable', 'raid': 'thick', 'size': '96MiB', 'removable': True,
+     'physical_block_size': 512, 'eui64': '0250c2fffe000001', 'rotation': 7200}]
+
+
+def test_iscsi_test_cu_on_five_luns(t):
+    """In one configuration, each against its own process of the tool."""
+    t.need('iscsi-test-cu')
+    sets = (drives(['d0'], '256MiB') + drives(['d1'], '128MiB', block_size=4096) +
+            drives(['d2'], '128MiB') + raid('thick', 'jbod', ['d0']) +
+            raid('large', 'jbod', ['d1']) + raid('flat', 'jbod', ['d2']) + pool())
+    daemon = t.daemon(FIVE, extra=sets + faults(*SLOW_DRIVES), portals=('127.0.0.1', '127.0.0.1'))
+
+    def run(volume):
+        return parse(iscsi_test_cu(t, daemon, 'ALL', ALL_SECONDS, volume['name']))
+    with concurrent.futures.ThreadPoolExecutor(len(FIVE)) as executor:
+        results = dict(zip([v['name'] for v in FIVE], executor.map(run, FIVE)))
+    daemon.require_alive()
+    for name, outcomes in results.items():
+        print(score_table(name, outcomes))
 
 
 test_iscsi_test_cu_each_suite_alone.minutes = 5
