@@ -1,4 +1,4 @@
-// sandbay reservation list|clear
+// sandbay reservation list|clear|lose
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
@@ -38,6 +38,12 @@ void list_reservations(const Settings& settings, const Unit& unit) {
     say("{}: reserved by {} with RESERVE, until it releases it or its session ends\n", unit.name(),
         holder);
   }
+  if (answer.at("lost").get<bool>()) {
+    say("{}: its reservations are lost; a host replaces them with REPLACE LOST RESERVATION, or "
+        "clear "
+        "them\n",
+        unit.name());
+  }
   using enum Table::Align;
   Table table({{"INITIATOR PORT"}, {"TARGET PORT", kRight}, {"KEY"}, {"HOLDER"}});
   for (const json& each : answer.at("registrations")) {
@@ -56,6 +62,11 @@ void clear_reservations(const Settings& settings, const Unit& unit) {
   print_done(settings, fmt::format("{}: reservations cleared", unit.name()));
 }
 
+void lose_reservations(const Settings& settings, const Unit& unit) {
+  expect(Client(settings.management).post(unit.path() + "/lose", json::object()));
+  print_done(settings, fmt::format("{}: reservations lost", unit.name()));
+}
+
 void add_unit(CLI::App& verb, Unit& unit) {
   verb.add_option("VOLUME", unit.volume, "The volume")->required()->check(wrong_if_empty);
   verb.add_option("SNAPSHOT", unit.snapshot, "A snapshot of it that is online, instead")
@@ -66,7 +77,8 @@ void add_unit(CLI::App& verb, Unit& unit) {
 
 void add_reservation_commands(CLI::App& app, Settings& settings) {
   const auto unit = std::make_shared<Unit>();
-  CLI::App* noun = app.add_subcommand("reservation", "SCSI reservations of hosts: list, clear");
+  CLI::App* noun =
+      app.add_subcommand("reservation", "SCSI reservations of hosts: list, clear, lose");
   noun->require_subcommand(1);
   CLI::App* verb =
       noun->add_subcommand("list", "Show who is registered at a volume, and who has reserved it");
@@ -75,6 +87,10 @@ void add_reservation_commands(CLI::App& app, Settings& settings) {
   verb = noun->add_subcommand("clear", "End every registration and reservation; hosts hear it");
   add_unit(*verb, *unit);
   verb->callback([&settings, unit] { clear_reservations(settings, *unit); });
+  verb = noun->add_subcommand(
+      "lose", "Lose those that outlive the daemon, as a failed memory would, for tests");
+  add_unit(*verb, *unit);
+  verb->callback([&settings, unit] { lose_reservations(settings, *unit); });
 }
 
 }  // namespace sandbay::cli

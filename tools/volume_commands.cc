@@ -143,7 +143,9 @@ std::string sanitize_of(const json& volume) {
   const json& sanitize = volume.at("sanitize");
   const auto method = sanitize.at("method").get<std::string>();
   if (sanitize.at("failed").get<bool>()) return method + " has failed";
-  return fmt::format("{}, {:.0f} % done", method, sanitize.at("progress").get<double>() * 100);
+  const auto waits = sanitize.at("waits").get<std::string>();
+  return fmt::format("{}, {:.0f} % done{}", method, sanitize.at("progress").get<double>() * 100,
+                     waits.empty() ? "" : fmt::format(", waits: {}", waits));
 }
 
 void print_volume(const json& volume) {

@@ -20,6 +20,7 @@ struct ReservationsInfo {
   std::string type;      // "none", or as SPC-4 names it: "write exclusive, registrants only".
   std::uint32_t generation = 0;
   bool kept = false;        // They outlive the daemon (APTPL).
+  bool lost = false;        // Nobody knows what they were.
   std::string reserved_by;  // With RESERVE, of SPC-2: the initiator port; empty: nobody.
   std::vector<RegistrationInfo> registrations;
 };

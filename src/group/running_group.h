@@ -97,6 +97,7 @@ class RunningGroup final : public Group {
   // cache_operations.cc
   Task<Answer<ReservationsInfo>> list_reservations(SnapshotName unit) override;
   Task<Answer<void>> clear_reservations(SnapshotName unit) override;
+  Task<Answer<void>> lose_reservations(SnapshotName unit) override;
   Task<CacheInfo> show_cache() override;
   Task<Answer<void>> flush_cache(std::string set) override;
   Task<Answer<DiscardedWrites>> discard_writes(std::string set, std::string confirmed) override;
@@ -419,7 +420,7 @@ class RunningGroup final : public Group {
   void tell_places();
   Answer<std::shared_ptr<Volume>> with_unit(const SnapshotName& name);
   Task<Answer<ReservationsInfo>> reservations_now(SnapshotName name);
-  Task<Answer<void>> clear_reservations_now(SnapshotName name);
+  Task<Answer<void>> end_reservations_now(SnapshotName name, bool lose);
   void note_sanitize(const Uuid& uuid, const std::optional<scsi::SanitizeOperation>& before,
                      const std::optional<scsi::SanitizeOperation>& now);
   Task<Answer<std::vector<PortalInfo>>> set_access_state_now(std::uint16_t group_tag,

@@ -300,9 +300,11 @@ class Service {
                                                      bool full_copy) = 0;
 
   // Registrations and reservations of a volume (without the snapshot's name), or of a snapshot that
-  // is online. Clearing ends all of them; hosts hear it.
+  // is online. Clearing ends all of them; hosts hear it. Losing makes the unit forget those that
+  // outlive the daemon, as a failed memory would.
   virtual Task<Answer<ReservationsInfo>> list_reservations(SnapshotName unit) = 0;
   virtual Task<Answer<void>> clear_reservations(SnapshotName unit) = 0;
+  virtual Task<Answer<void>> lose_reservations(SnapshotName unit) = 0;
 
   virtual Task<CacheInfo> show_cache() = 0;
   // Brings everything that was acknowledged to the drives of a set, or with an empty name of all.

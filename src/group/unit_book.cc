@@ -24,6 +24,8 @@ namespace {
 
 constexpr std::size_t kUuidDigits = 36;
 constexpr std::size_t kLbaDigits = 16;
+constexpr std::size_t kMostBlocksBytes = std::size_t{32} << 20;
+constexpr char kBlocksFormat = '1';
 constexpr std::size_t kLongestPattern = 4096;  // A block.
 constexpr std::array kMethods{SanitizeOperation::Method::kOverwrite,
                               SanitizeOperation::Method::kBlockErase};
@@ -80,6 +82,7 @@ std::string encode(const PersistentReservations& reservations) {
   }
   return to_text({{"format", kRecordFormat},
                   {"type", static_cast<unsigned>(reservations.type)},
+                  {"lost", reservations.lost},
                   {"registrations", std::move(registrations)}});
 }
 
@@ -102,8 +105,9 @@ Decoded<PersistentReservations> decode_reservations(std::string_view key, std::s
       record.keys[nexus] = number_from<std::uint64_t>(each.at("key"), 1);
       if (each.value("holder", false)) record.holder = nexus;
     }
+    record.lost = object.value("lost", false);
     const bool has_holder = record.reserved() && !is_all_registrants(record.type);
-    if (has_holder != record.holder.has_value() || record.keys.empty()) {
+    if (has_holder != record.holder.has_value() || record.keys.empty() != record.lost) {
       throw std::out_of_range("its holder is missing or too much");
     }
     return result;
@@ -149,26 +153,32 @@ Decoded<SanitizeOperation> decode_sanitize(std::string_view key, std::string_vie
   });
 }
 
+// Too much for JSON: the number of the format, and then the blocks.
 std::string encode(const BlocksBefore& blocks) {
-  return to_text({{"format", kRecordFormat}, {"data", hex_of(blocks.data)}});
+  std::string text(1, kBlocksFormat);
+  text.append(reinterpret_cast<const char*>(blocks.data.data()), blocks.data.size());
+  return text;
 }
 
 Decoded<BlocksBefore> decode_atomic(std::string_view key, std::string_view value) {
-  return decode<OfUnit<BlocksBefore>>(value, [key](const json& object) {
-    OfUnit<BlocksBefore> result{.unit = unit_in(key, kAtomicPrefix), .record = {}};
-    const std::string_view digits =
-        key.substr(std::min(key.size(), kAtomicPrefix.size() + kUuidDigits + 1));
-    const auto [end, error] =
-        std::from_chars(digits.data(), digits.data() + digits.size(), result.record.first, 16);
-    if (error != std::errc() || atomic_key(result.unit, result.record.first) != key) {
-      throw std::out_of_range("its key names no block");
-    }
-    result.record.data = bytes_from(object.at("data"));
-    if (result.record.data.empty() || result.record.data.size() % 512 != 0) {
-      throw std::out_of_range("it has no whole blocks");
-    }
-    return result;
-  });
+  OfUnit<BlocksBefore> result;
+  const auto unit = parse_uuid(key.substr(kAtomicPrefix.size(), kUuidDigits));
+  const std::string_view digits =
+      key.substr(std::min(key.size(), kAtomicPrefix.size() + kUuidDigits + 1));
+  Lba first = 0;
+  const auto [end, error] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), first, 16);
+  if (!unit || error != std::errc() || atomic_key(*unit, first) != key) {
+    return std::unexpected("is damaged: its key names no block of a unit");
+  }
+  if (value.size() <= 1 || value.front() != kBlocksFormat || (value.size() - 1) % 512 != 0) {
+    return std::unexpected("is damaged: it has no whole blocks");
+  }
+  result.unit = *unit;
+  result.record.first = first;
+  const auto bytes = std::as_bytes(std::span(value.substr(1)));
+  result.record.data.assign(bytes.begin(), bytes.end());
+  return result;
 }
 
 Task<std::expected<void, std::string>> UnitBook::load(std::set<Uuid> units) {
@@ -211,7 +221,18 @@ std::expected<Uuid, std::string> UnitBook::take(std::string_view key, std::strin
       kept.blocks[first] = std::move(record);
     });
   }
-  return put(decode_reservations(key, value),
+  auto reservations = decode_reservations(key, value);
+  const auto unit = parse_uuid(key.substr(kReservationPrefix.size()));
+  if (!reservations && unit) {
+    // SPC-4 has a way out of that, for hosts.
+    log_error(
+        "metadata {} {}: the unit serves little until a host replaces its reservations, or an "
+        "operator clears them",
+        key, reservations.error());
+    reservations =
+        OfUnit<PersistentReservations>{.unit = *unit, .record = scsi::lost_reservations()};
+  }
+  return put(std::move(reservations),
              [](Kept& kept, auto record) { kept.reservations = std::move(record); });
 }
 
@@ -230,7 +251,7 @@ void UnitBook::erase(const Uuid& uuid, metadata::Batch& batch) const {
   const std::lock_guard lock(mutex_);
   const auto found = kept_.find(uuid);
   if (found == kept_.end()) return;
-  if (!found->second.reservations.keys.empty()) batch.erase(reservation_key(uuid));
+  batch.erase(reservation_key(uuid));
   if (found->second.sanitize) batch.erase(sanitize_key(uuid));
   erase_blocks(uuid, batch);
 }
@@ -273,7 +294,7 @@ Task<Error> UnitBook::keep_reservations(Uuid uuid, PersistentReservations reserv
     co_return Error::kReadOnly;
   }
   metadata::Batch batch;
-  if (reservations.keys.empty()) {
+  if (reservations.keys.empty() && !reservations.lost) {
     batch.erase(reservation_key(uuid));
     reservations = {};
   } else {
@@ -281,6 +302,45 @@ Task<Error> UnitBook::keep_reservations(Uuid uuid, PersistentReservations reserv
   }
   co_return co_await keep(uuid, std::move(batch),
                           [now = std::move(reservations)](Kept& kept) { kept.reservations = now; });
+}
+
+// All units together keep a bounded amount at a time; others wait.
+Task<Error> UnitBook::keep_blocks(Uuid uuid, BlocksBefore before) {
+  const std::size_t byte_count = before.data.size();
+  while (blocks_bytes_ != 0 && blocks_bytes_ + byte_count > kMostBlocksBytes) {
+    co_await blocks_dropped_.wait();
+  }
+  blocks_bytes_ += byte_count;
+  metadata::Batch batch;
+  batch.put(atomic_key(uuid, before.first), encode(before));
+  const Lba first = before.first;
+  // std::function copies what it has.
+  const auto blocks = std::make_shared<BlocksBefore>(std::move(before));
+  const Error error = co_await keep(uuid, std::move(batch), [first, blocks](Kept& kept) {
+    kept.blocks[first] = std::move(*blocks);
+  });
+  if (error != Error::kNone) leave_room(byte_count);
+  co_return error;
+}
+
+Task<Error> UnitBook::drop_blocks(Uuid uuid, Lba first) {
+  metadata::Batch batch;
+  batch.erase(atomic_key(uuid, first));
+  std::size_t byte_count = 0;
+  const auto change = [&](Kept& kept) {
+    const auto found = kept.blocks.find(first);
+    if (found == kept.blocks.end()) return;
+    byte_count = found->second.data.size();
+    kept.blocks.erase(found);
+  };
+  const Error error = co_await keep(uuid, std::move(batch), change);
+  if (byte_count != 0) leave_room(byte_count);
+  co_return error;
+}
+
+void UnitBook::leave_room(std::size_t byte_count) {
+  blocks_bytes_ -= std::min(blocks_bytes_, byte_count);
+  blocks_dropped_.notify_all();
 }
 
 Task<Error> UnitBook::keep_sanitize(Uuid uuid, std::optional<SanitizeOperation> operation) {
@@ -310,26 +370,19 @@ class UnitBook::Part final : public scsi::UnitStore {
                                  book_.keep_sanitize(uuid_, std::move(operation)));
   }
   Task<Error> keep_blocks(BlocksBefore before) override {
-    metadata::Batch batch;
-    batch.put(atomic_key(uuid_, before.first), encode(before));
-    const Lba first = before.first;
-    co_return co_await keep(std::move(batch),
-                            [first, blocks = std::move(before)](Kept& kept) mutable {
-                              kept.blocks[first] = std::move(blocks);
-                            });
+    co_return co_await invoke_on(book_.store_.home(), book_.keep_blocks(uuid_, std::move(before)));
   }
   Task<Error> drop_blocks(Lba first) override {
-    metadata::Batch batch;
-    batch.erase(atomic_key(uuid_, first));
-    co_return co_await keep(std::move(batch), [first](Kept& kept) { kept.blocks.erase(first); });
+    co_return co_await invoke_on(book_.store_.home(), book_.drop_blocks(uuid_, first));
+  }
+  void note_torn(Extent extent, Error error) override {
+    log_error(
+        "unit {}: an atomic write of blocks {} to {} has failed in the middle ({}); hosts get "
+        "medium errors there until the old blocks can be put back",
+        format_uuid(uuid_), extent.first, extent.end() - 1, describe(error));
   }
 
  private:
-  Task<Error> keep(metadata::Batch batch, std::function<void(Kept&)> change) {
-    co_return co_await invoke_on(book_.store_.home(),
-                                 book_.keep(uuid_, std::move(batch), std::move(change)));
-  }
-
   UnitBook& book_;
   Uuid uuid_;
 };

@@ -1,6 +1,7 @@
 // UnitBook: what units of volumes and snapshots must not forget, in the metadata:
 //
-//   reservation/UUID   persistent reservations that outlive the daemon (APTPL)
+//   reservation/UUID   persistent reservations that outlive the daemon (APTPL); a record that does
+//                      not decode means that they are lost
 //   sanitize/UUID      a sanitize operation that works or has failed
 //   atomic/UUID/LBA    what blocks were before an atomic write that may not have ended; sixteen
 //                      digits
@@ -20,6 +21,7 @@
 #include <string_view>
 
 #include "metadata/store.h"
+#include "runtime/sync.h"
 #include "runtime/task.h"
 #include "runtime/uuid.h"
 #include "scsi/unit_store.h"
@@ -89,6 +91,9 @@ class UnitBook {
   // On the store's home.
   Task<Error> keep(Uuid uuid, metadata::Batch batch, std::function<void(Kept&)> change);
   Task<Error> keep_reservations(Uuid uuid, scsi::PersistentReservations reservations);
+  Task<Error> keep_blocks(Uuid uuid, scsi::BlocksBefore before);
+  Task<Error> drop_blocks(Uuid uuid, Lba first);
+  void leave_room(std::size_t byte_count);
   void tell(std::string_view why);
   Task<Error> keep_sanitize(Uuid uuid, std::optional<scsi::SanitizeOperation> operation);
 
@@ -97,6 +102,8 @@ class UnitBook {
   mutable std::mutex mutex_;  // Units are made on their own executors.
   std::map<Uuid, Kept> kept_;
   bool refuses_ = false;
+  std::size_t blocks_bytes_ = 0;
+  Condition blocks_dropped_;
   bool failing_ = false;  // The last change was not written; hosts hear only that it failed.
 };
 

@@ -16,6 +16,7 @@ ReservationsInfo info_of(SnapshotName name, const scsi::LogicalUnit& unit) {
                         .type = std::string(scsi::describe(now.type)),
                         .generation = now.generation,
                         .kept = now.through_power_loss,
+                        .lost = now.lost,
                         .reserved_by = unit.reserved_by(),
                         .registrations = {}};
   for (const auto& [nexus, key] : now.keys) {
@@ -33,9 +34,10 @@ Task<std::optional<ReservationsInfo>> look_at(std::shared_ptr<Volume> volume, Sn
   co_return info_of(std::move(name), volume->unit());
 }
 
-Task<Error> clear_at(std::shared_ptr<Volume> volume) {
+Task<Error> end_at(std::shared_ptr<Volume> volume, bool lose) {
   if (!volume->has_unit()) co_return Error::kClosed;
-  co_return co_await volume->unit().clear_reservations();
+  scsi::LogicalUnit& unit = volume->unit();
+  co_return co_await (lose ? unit.lose_reservations() : unit.clear_reservations());
 }
 
 std::string called(const SnapshotName& name) {
@@ -74,16 +76,24 @@ Task<Answer<ReservationsInfo>> RunningGroup::list_reservations(SnapshotName unit
   return looking(reservations_now(std::move(unit)));
 }
 
-Task<Answer<void>> RunningGroup::clear_reservations_now(SnapshotName name) {
+Task<Answer<void>> RunningGroup::end_reservations_now(SnapshotName name, bool lose) {
   auto volume = with_unit(name);
   if (!volume) co_return std::unexpected(volume.error());
-  const Error error = co_await invoke_on((*volume)->home(), clear_at(*volume));
+  const Error error = co_await invoke_on((*volume)->home(), end_at(*volume, lose));
   if (error == Error::kClosed) co_return not_served(name, "it has just been closed");
+  if (error == Error::kInvalid) {
+    co_return refuse(
+        Refusal::Code::kConflict,
+        fmt::format("{}: no reservation of it outlives the daemon, so there is nothing "
+                    "to lose; let a host register with APTPL first",
+                    called(name)));
+  }
   if (error != Error::kNone) {
     co_return refuse(Refusal::Code::kFailed,
                      fmt::format("{}: its reservations stay: {}", called(name), unwritten(error)));
   }
-  log(Severity::kInformation, fmt::format("{}: its reservations are cleared", called(name)));
+  log(Severity::kInformation,
+      fmt::format("{}: its reservations are {}", called(name), lose ? "lost" : "cleared"));
   co_return Answer<void>{};
 }
 
@@ -94,7 +104,11 @@ void RunningGroup::note_sanitize(const Uuid& uuid,
   const bool works = now && !now->failed;
   if (worked && works) return;
   const std::shared_ptr<Volume> volume = find(uuid);
-  const std::string name = volume ? fmt::format("volume \"{}\"", volume->name()) : "a snapshot";
+  std::string name = volume ? fmt::format("volume \"{}\"", volume->name()) : "a snapshot";
+  const auto snapshot = snapshots_.find(uuid);
+  if (!volume && snapshot != snapshots_.end()) {
+    name = fmt::format("snapshot \"{}\"", snapshot->second.record.name);
+  }
   EventInfo event;
   if (works) {
     event.kind = "sanitize started";
@@ -119,7 +133,11 @@ void RunningGroup::note_sanitize(const Uuid& uuid,
 }
 
 Task<Answer<void>> RunningGroup::clear_reservations(SnapshotName unit) {
-  return alone(lasting(clear_reservations_now(std::move(unit))));
+  return alone(lasting(end_reservations_now(std::move(unit), false)));
+}
+
+Task<Answer<void>> RunningGroup::lose_reservations(SnapshotName unit) {
+  return alone(lasting(end_reservations_now(std::move(unit), true)));
 }
 
 }  // namespace sandbay::group

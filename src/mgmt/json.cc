@@ -60,6 +60,15 @@ json to_json(const group::GroupInfo& info) {
           {"uptime", std::chrono::duration<double>(info.uptime).count()}};
 }
 
+namespace {
+
+// Empty: it works.
+std::string_view waits_of(Error error) {
+  return error == Error::kNone ? std::string_view() : describe(error);
+}
+
+}  // namespace
+
 json to_json(const group::VolumeInfo& info) {
   const group::VolumeSpecification& s = info.specification;
   json value{{"name", info.name},
@@ -113,7 +122,8 @@ json to_json(const group::VolumeInfo& info) {
   if (info.sanitize) {
     value["sanitize"] = {{"method", scsi::describe(info.sanitize->method)},
                          {"progress", info.sanitize->progress / 65536.0},
-                         {"failed", info.sanitize->failed}};
+                         {"failed", info.sanitize->failed},
+                         {"waits", waits_of(info.sanitize->waits)}};
   }
   return value;
 }

@@ -138,12 +138,14 @@ const std::string_view kSchemas = R"json({
     "Bytes of its place on a RAID set that read as zeros and are yet to be cleared."},
   "sanitize": {"$ref": "#/components/schemas/Sanitize"},
   "counters": {"$ref": "#/components/schemas/Counters"}}},
-"Sanitize": {"type": "object", "required": ["method", "progress", "failed"],
+"Sanitize": {"type": "object", "required": ["method", "progress", "failed", "waits"],
   "description": "A host has all of the volume sanitized; absent: it has not.",
   "properties": {
   "method": {"type": "string", "enum": ["overwrite", "block erase"]},
   "progress": {"type": "number", "description": "From 0 to 1."},
-  "failed": {"type": "boolean", "description": "It failed, and the volume serves nothing else."}}},
+  "failed": {"type": "boolean", "description": "It failed, and the volume serves nothing else."},
+  "waits": {"type": "string",
+    "description": "Why the device refuses now, so that it tries again; empty: it works."}}},
 "VolumeList": {"type": "object", "required": ["volumes"], "properties": {
   "volumes": {"type": "array", "items": {"$ref": "#/components/schemas/Volume"}}}},
 "VolumeCreate": {"type": "object", "required": ["name"], "additionalProperties": false,
@@ -294,12 +296,13 @@ const std::string_view kSchemas = R"json({
   "key": {"type": "string", "description": "0x and sixteen hexadecimal digits."},
   "holder": {"type": "boolean"}}},
 "Reservations": {"type": "object", "required": ["volume", "snapshot", "type", "generation", "kept",
-  "reserved_by", "registrations"], "properties": {
+  "lost", "reserved_by", "registrations"], "properties": {
   "volume": {"type": "string"},
   "snapshot": {"type": "string", "description": "Empty: the volume's own."},
   "type": {"type": "string", "description": "none, or as SPC-4 names it."},
   "generation": {"type": "integer", "description": "PRGENERATION."},
   "kept": {"type": "boolean", "description": "They outlive the daemon (APTPL)."},
+  "lost": {"type": "boolean", "description": "Nobody knows what they were."},
   "reserved_by": {"type": "string",
     "description": "The initiator port that has it by RESERVE of SPC-2; empty: nobody."},
   "registrations": {"type": "array", "items": {"$ref": "#/components/schemas/Registration"}}}},

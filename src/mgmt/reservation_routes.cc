@@ -24,6 +24,7 @@ json document_of(const group::ReservationsInfo& info) {
           {"type", info.type},
           {"generation", info.generation},
           {"kept", info.kept},
+          {"lost", info.lost},
           {"reserved_by", info.reserved_by},
           {"registrations", std::move(registrations)}};
 }
@@ -41,6 +42,10 @@ Reply list_reservations(Backend& backend, const Call& call) {
 
 Reply clear_reservations(Backend& backend, const Call& call) {
   return answer(backend.run(backend.service().clear_reservations(unit_of(call))));
+}
+
+Reply lose_reservations(Backend& backend, const Call& call) {
+  return answer(backend.run(backend.service().lose_reservations(unit_of(call))));
 }
 
 }  // namespace
@@ -61,6 +66,15 @@ std::vector<Route> reservation_routes() {
            .success = 204,
            .refusals = {404, 409, 500},
            .handle = clear_reservations},
+          {.method = "POST",
+           .path = "/api/v1/volumes/{name}/reservations/lose",
+           .operation = "loseReservations",
+           .summary = "Lose the reservations of a volume that outlive the daemon, for tests",
+           .description = "Commands end with PERSISTENT RESERVATION INFORMATION LOST until a host "
+                          "replaces them.",
+           .success = 204,
+           .refusals = {404, 409, 500},
+           .handle = lose_reservations},
           {.method = "GET",
            .path = "/api/v1/volumes/{name}/snapshots/{snapshot}/reservations",
            .operation = "listSnapshotReservations",
@@ -74,7 +88,14 @@ std::vector<Route> reservation_routes() {
            .summary = "End every registration and reservation of a snapshot",
            .success = 204,
            .refusals = {404, 409, 500},
-           .handle = clear_reservations}};
+           .handle = clear_reservations},
+          {.method = "POST",
+           .path = "/api/v1/volumes/{name}/snapshots/{snapshot}/reservations/lose",
+           .operation = "loseSnapshotReservations",
+           .summary = "Lose the reservations of a snapshot that outlive the daemon, for tests",
+           .success = 204,
+           .refusals = {404, 409, 500},
+           .handle = lose_reservations}};
 }
 
 }  // namespace sandbay::mgmt

@@ -110,7 +110,7 @@ std::uint64_t LogicalUnit::most_compared_blocks() const noexcept {
 Task<Completion> LogicalUnit::read_before(Command& command, Extent extent) {
   BufferList room = co_await home_.buffers().allocate(extent.byte_count(geometry().block_bytes));
   if (command.aborted) co_return Completion{.error = Error::kCancelled};
-  if (!held_.empty() && fenced(extent)) co_return Completion{.error = Error::kNoMemory};
+  if (is_blocked(extent)) co_return Completion{.error = Error::kNoMemory};
   co_return co_await submit(command, Operation::kRead, extent, false, false, std::move(room));
 }
 
@@ -186,7 +186,9 @@ Task<Outcome> LogicalUnit::write_whole(Command& command, Transfer transfer, Buff
   turn.show();
   const bool may_be_kept = kept == Error::kNone || kept == Error::kTimedOut;
   bool dropped = true;
-  if (may_be_kept) dropped = co_await atomic_writes_.drop(extent.first);
+  if (may_be_kept && !atomic_writes_.is_torn(extent)) {
+    dropped = co_await atomic_writes_.drop(extent.first);
+  }
   change_ended(command);
   if (!dropped) co_return Outcome{.status = Status::kBusy};
   if (written.error != Error::kNone) co_return device_failure(written, Operation::kWrite);

@@ -1,6 +1,8 @@
 // The writes, their undoing, and the places of a unit.
 #include "scsi/atomic_writes.h"
 
+#include <algorithm>
+#include <span>
 #include <utility>
 
 #include "runtime/buffer.h"
@@ -12,20 +14,23 @@ namespace sandbay::scsi {
 
 void AtomicWrites::restore(UnitStore& store, std::vector<BlocksBefore> kept) {
   store_ = &store;
-  unfinished_ = std::move(kept);
-  unsettled_ = unfinished_.size();
+  torn_ = std::move(kept);
+  starts_ = !torn_.empty();
 }
 
 Task<void> AtomicWrites::resume() {
   if (!gate_.enter()) co_return;
-  const GateHold hold(gate_);
-  while (!unfinished_.empty() && !closing_.cancelled()) {
-    co_await put_back(unfinished_.back());
-    const bool dropped = co_await drop(unfinished_.back().first);
-    if (!dropped) co_return;
-    unfinished_.pop_back();
-    --unsettled_;
-  }
+  mends_ = true;
+  co_await mend();
+}
+
+Extent AtomicWrites::extent_of(const BlocksBefore& before) const noexcept {
+  return {before.first, before.data.size() / device_.geometry().block_bytes};
+}
+
+bool AtomicWrites::is_torn(const Extent& extent) const noexcept {
+  return std::ranges::any_of(
+      torn_, [&](const BlocksBefore& each) { return extent_of(each).overlaps(extent); });
 }
 
 AtomicWrites::Place::~Place() {
@@ -36,7 +41,8 @@ AtomicWrites::Place::~Place() {
 }
 
 Task<bool> AtomicWrites::Place::come(Cancellation& cancellation) {
-  if (writes_.waiting_ >= kMostWaiting || !writes_.gate_.enter()) co_return false;
+  const bool has_room = writes_.waiting_ < kMostWaiting && writes_.torn_.size() < kMostAtOnce;
+  if (!has_room || !writes_.gate_.enter()) co_return false;
   GateHold hold(writes_.gate_);
   const auto has_ended = [&] { return cancellation.cancelled() || writes_.closing_.cancelled(); };
   {
@@ -76,29 +82,81 @@ Task<Completion> AtomicWrites::put(Extent extent, BufferList data) {
   co_return completion;
 }
 
-// A device that has failed for good has no blocks that could be whole.
-Task<void> AtomicWrites::put_back(BlocksBefore before) {
+Task<bool> AtomicWrites::put_back_run(Extent extent, std::vector<std::byte> data) {
+  BufferList buffer = co_await device_.home().buffers().allocate(data.size());
+  buffer.copy_from(data);
+  const Completion completion = co_await put(extent, std::move(buffer));
+  co_return completion.error == Error::kNone;
+}
+
+// What the device has not changed needs neither room nor luck. False: some blocks may still be new.
+Task<bool> AtomicWrites::put_back(BlocksBefore before) {
   const unsigned content = contents_;
-  const std::uint64_t block_bytes = device_.geometry().block_bytes;
-  const Extent extent{before.first, before.data.size() / block_bytes};
-  while (!closing_.cancelled() && content == contents_) {
-    BufferList data = co_await device_.home().buffers().allocate(before.data.size());
-    data.copy_from(before.data);
-    const Completion completion = co_await put(extent, std::move(data));
-    const bool may_come = comes_back(completion.error) || completion.error == Error::kNoSpace;
-    if (!may_come) co_return;
-    co_await pause(device_.home(), closing_, left_);
+  const std::size_t block_bytes = device_.geometry().block_bytes;
+  const Extent whole = extent_of(before);
+  if (whole.block_count == 0) co_return true;
+  Completion read = co_await device_.submit(
+      {.operation = Operation::kRead,
+       .extent = whole,
+       .data = co_await device_.home().buffers().allocate(before.data.size())});
+  std::vector<std::byte> now(before.data.size());
+  if (read.error == Error::kNone) read.data.copy_to(now);
+  read.data = {};
+  const auto is_same = [&](std::size_t block) {
+    const auto at = static_cast<std::ptrdiff_t>(block * block_bytes);
+    const auto size = static_cast<std::ptrdiff_t>(block_bytes);
+    return read.error == Error::kNone &&
+           std::equal(now.begin() + at, now.begin() + at + size, before.data.begin() + at);
+  };
+  for (std::size_t begin = 0; begin < whole.block_count;) {
+    std::size_t end = begin;
+    while (end < whole.block_count && !is_same(end)) ++end;
+    if (end == begin) {
+      ++begin;
+      continue;
+    }
+    if (content != contents_) co_return true;
+    const auto part =
+        std::span(before.data).subspan(begin * block_bytes, (end - begin) * block_bytes);
+    const bool done = co_await put_back_run({whole.first + begin, end - begin},
+                                            std::vector<std::byte>(part.begin(), part.end()));
+    if (!done) co_return content != contents_;
+    begin = end;
   }
+  const Completion flushed =
+      co_await device_.submit({.operation = Operation::kFlush, .extent = whole});
+  co_return flushed.error == Error::kNone || content != contents_;
+}
+
+// Entered before.
+Task<void> AtomicWrites::mend() {
+  const GateHold hold(gate_);
+  while (!torn_.empty() && !closing_.cancelled()) {
+    for (std::size_t i = 0; i < torn_.size() && !closing_.cancelled();) {
+      const bool whole = co_await put_back(torn_[i]);
+      if (!whole) {
+        ++i;
+        continue;
+      }
+      const bool dropped = co_await drop(torn_[i].first);
+      if (!dropped) co_return;
+      torn_.erase(torn_.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+    starts_ = false;
+    if (!torn_.empty()) co_await pause(device_.home(), closing_, left_);
+  }
+  starts_ = mends_ = false;
 }
 
 Task<Completion> AtomicWrites::write(Extent extent, BufferList data, BlocksBefore before) {
   const unsigned content = contents_;
   Completion completion = co_await put(extent, std::move(data));
-  if (completion.error != Error::kNone && content == contents_) {
-    ++unsettled_;
-    co_await put_back(std::move(before));
-    --unsettled_;
-  }
+  if (completion.error == Error::kNone || content != contents_) co_return completion;
+  const bool whole = co_await put_back(before);
+  if (whole) co_return completion;
+  store_->note_torn(extent, completion.error);
+  torn_.push_back(std::move(before));
+  if (!std::exchange(mends_, true) && gate_.enter()) spawn(mend());
   co_return completion;
 }
 
@@ -106,6 +164,7 @@ void AtomicWrites::content_replaced() {
   ++contents_;
   const std::vector<Cancellation*> under_way = under_way_;
   for (Cancellation* const each : under_way) each->cancel();
+  for (BlocksBefore& each : torn_) each.data.clear();
   left_.notify_all();
 }
 

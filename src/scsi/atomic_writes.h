@@ -2,15 +2,15 @@
 // device, the daemon, the host or the power (SBC-4 4.30).
 //
 // The unit's store keeps what the blocks were until the device has the new ones on stable storage.
-// Blocks that it still has at a start, or when the device fails, are put back before the unit
-// serves anything else. Lives on the device's home.
+// Blocks that it still has at a start, or when the device fails, are put back, again and again
+// until the device takes them; nobody reads or writes there meanwhile. Lives on the device's home.
 //
 //   Place place(writes);                  one of kMostAtOnce
 //   co_await place.come(cancellation);
 //   ... nobody else changes the blocks from here on ...
 //   co_await writes.keep(before);         durable
-//   co_await writes.write(extent, ...);   new or, if it fails, old again
-//   co_await writes.drop(first);          only now is it done, and others may write there
+//   co_await writes.write(extent, ...);   new or, if it fails, old again, or torn
+//   co_await writes.drop(first);          unless torn: only now is it done
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ namespace sandbay::scsi {
 class AtomicWrites {
  public:
   // One write; how many a unit's store keeps at a time, and how many wait for that.
-  static constexpr std::size_t kMostBytes = std::size_t{128} << 10;
+  static constexpr std::size_t kMostBytes = std::size_t{1} << 20;
   static constexpr unsigned kMostAtOnce = 4;
   static constexpr unsigned kMostWaiting = 32;
 
@@ -40,8 +40,10 @@ class AtomicWrites {
   Task<void> resume();
 
   bool offered() const noexcept { return store_ != nullptr; }
-  // False: some blocks are neither new nor old, and nobody may see them.
-  bool settled() const noexcept { return unsettled_ == 0; }
+  // Some blocks are neither new nor old: these, and at a start until each has been tried, all.
+  bool settled() const noexcept { return torn_.empty(); }
+  bool starts() const noexcept { return starts_; }
+  bool is_torn(const Extent& extent) const noexcept;
 
   class Place {
    public:
@@ -64,7 +66,8 @@ class AtomicWrites {
   // False: the unit is being closed, and the next start puts the old blocks back.
   Task<bool> drop(Lba first);
 
-  // The device has other content: writes under way neither take effect nor are undone.
+  // The device has other content, or is about to: writes under way neither take effect nor are
+  // undone.
   void content_replaced();
   // Nobody has a place any more. False: not by then.
   Task<bool> drain(TimePoint deadline);
@@ -72,13 +75,17 @@ class AtomicWrites {
   Task<bool> close(TimePoint deadline);  // After cancel().
 
  private:
+  Extent extent_of(const BlocksBefore& before) const noexcept;
   Task<Completion> put(Extent extent, BufferList data);
-  Task<void> put_back(BlocksBefore before);
+  Task<bool> put_back(BlocksBefore before);
+  Task<bool> put_back_run(Extent extent, std::vector<std::byte> data);
+  Task<void> mend();
 
   BlockDevice& device_;
-  UnitStore* store_ = nullptr;  // Null: there are none.
-  std::vector<BlocksBefore> unfinished_;
-  std::size_t unsettled_ = 0;
+  UnitStore* store_ = nullptr;      // Null: there are none.
+  std::vector<BlocksBefore> torn_;  // Erased by mend() alone.
+  bool starts_ = false;
+  bool mends_ = false;
   unsigned contents_ = 0;  // How often it has been replaced.
   std::vector<Cancellation*> under_way_;
   unsigned places_ = 0;

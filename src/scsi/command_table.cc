@@ -148,6 +148,8 @@ struct CommandHandlers {
         kReserveOut, &Unit::persistent_reserve_out},
     Row{0x5F, 7, 10, kOther, kReserves, "PERSISTENT RESERVE OUT, REGISTER AND MOVE",
         kReserveOut, &Unit::persistent_reserve_out},
+    Row{0x5F, 8, 10, kOther, kReserves, "PERSISTENT RESERVE OUT, REPLACE LOST RESERVATION",
+        kReserveOut, &Unit::persistent_reserve_out},
     Row{0x88, 0, 16, kRead, 0, "READ(16)", blocks_16(kDpoFua), &Unit::read},
     Row{0x89, 0, 16, kWrite, kWrites, "COMPARE AND WRITE", kCompareAndWrite,
         &Unit::compare_and_write},
@@ -233,6 +235,14 @@ bool conflicts(const CommandRow& row, std::span<const std::byte, 16> cdb, Reserv
   const bool is_open = (cdb[0] == kStartStop && (last & 0xF1U) == 1) ||
                        (cdb[0] == kPreventAllow && (last & 0x01U) == 0);
   return !is_open && !rights.changes;
+}
+
+bool serves_despite_loss(const CommandRow& row, std::span<const std::byte, 16> cdb) {
+  constexpr std::byte kStartStop{0x1B};
+  const bool starts = cdb[0] == kStartStop && (std::to_integer<unsigned>(cdb[4]) & 0xF1U) == 1;
+  const bool replaces = row.opcode == 0x5F && row.service_action == 8;
+  const bool reports_groups = row.opcode == 0xA3 && row.service_action == 0x0A;
+  return starts || replaces || reports_groups || row.is(CommandFlags::kServesDespiteAttention);
 }
 
 std::optional<CdbFault> find_cdb_fault(const CommandRow& row, std::span<const std::byte, 16> cdb,

@@ -70,6 +70,9 @@ bool is_operation_code(std::byte opcode);
 // Whether a persistent reservation of another nexus forbids this command.
 bool conflicts(const CommandRow& row, std::span<const std::byte, 16> cdb, ReservedRights rights);
 
+// Whether it is served though persistent reservations are lost (SPC-4 5.13.5.2).
+bool serves_despite_loss(const CommandRow& row, std::span<const std::byte, 16> cdb);
+
 // The blocks that the CDB of a command with a row names; empty where it names none.
 Extent blocks_named_by(const Command& command);
 

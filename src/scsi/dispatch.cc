@@ -55,6 +55,20 @@ std::optional<Outcome> LogicalUnit::check_ready(const CommandRow& row) const {
   return std::nullopt;
 }
 
+// What the unit does for itself keeps others from all of it, or from some blocks.
+std::optional<Outcome> LogicalUnit::check_work(const Command& command) const {
+  if (!sanitizer_.idle()) {
+    if (command.row->is(CommandFlags::kSanitizes)) return std::nullopt;
+    return check_condition(sanitizer_.sense());
+  }
+  if (atomic_writes_.starts()) return refuse(SenseKey::kNotReady, not_ready());
+  const Extent extent = blocks_named_by(command);
+  if (!atomic_writes_.is_torn(extent)) return std::nullopt;
+  const bool reads = !command.row->is(CommandFlags::kWrites);
+  return device_failure(Error::kMediumError, reads ? Operation::kRead : Operation::kWrite,
+                        extent.first);
+}
+
 std::optional<Outcome> LogicalUnit::answer_of_others(Command& command) {
   const Interference::Answer answer = interference_->answer_for(command, in_set());
   command.delay = answer.delay;
@@ -98,6 +112,10 @@ std::optional<Outcome> LogicalUnit::check(Command& command) {
   }
   if (conflicting) [[unlikely]]
     return conflict();
+  if (persistent_.now.lost && (row == nullptr || !serves_despite_loss(*row, command.cdb)))
+      [[unlikely]] {
+    return refuse(SenseKey::kDataProtect, Additional::kPersistentReservationInformationLost);
+  }
   if (row == nullptr || !offers(*row)) {
     if (asked) {
       if (const auto answer = answer_of_others(command)) return answer;
@@ -108,17 +126,15 @@ std::optional<Outcome> LogicalUnit::check(Command& command) {
     if (has_actions) return invalid_cdb(1, std::uint8_t{4});
     return illegal(Additional::kInvalidOperationCode);
   }
-  if (const auto fault = find_cdb_fault(*row, command.cdb, thin())) {
+  // Where nothing may be written, that comes before whether it can be unmapped.
+  const bool knows_unmap = thin() || write_protected();
+  if (const auto fault = find_cdb_fault(*row, command.cdb, knows_unmap)) {
     return invalid_cdb(fault->byte, fault->bit);
   }
   if (asked) [[unlikely]] {
     if (const auto answer = answer_of_others(command)) return answer;
   }
   if (row->is(CommandFlags::kServesDespiteAttention)) return std::nullopt;
-  if (!sanitizer_.idle() && !row->is(CommandFlags::kSanitizes)) [[unlikely]]
-    return check_condition(sanitizer_.sense());
-  if (!atomic_writes_.settled()) [[unlikely]]
-    return refuse(SenseKey::kNotReady, not_ready());
   if (nexus.deferred_error != Error::kNone) {
     const Error error = std::exchange(nexus.deferred_error, Error::kNone);
     Sense sense{.key = SenseKey::kMediumError, .additional = Additional::kWriteError};
@@ -131,6 +147,9 @@ std::optional<Outcome> LogicalUnit::check(Command& command) {
   }
   if (nexus.access != AccessState::kActiveOptimized) [[unlikely]] {
     if (const auto refused = check_access(*row, nexus.access)) return refused;
+  }
+  if (!sanitizer_.idle() || !atomic_writes_.settled()) [[unlikely]] {
+    if (const auto refused = check_work(command)) return refused;
   }
   if (const auto refused = check_ready(*row)) return refused;
   if (row->is(CommandFlags::kWrites)) {

@@ -40,10 +40,10 @@ LogicalUnit::~LogicalUnit() = default;
 
 void LogicalUnit::restore(UnitStore& store, KeptOfUnit kept) {
   persistent_.store = &store;
-  persistent_.kept = !kept.reservations.keys.empty();
+  persistent_.kept = !kept.reservations.keys.empty() || kept.reservations.lost;
   persistent_.now = std::move(kept.reservations);
   atomic_writes_.restore(store, std::move(kept.blocks));
-  if (!atomic_writes_.settled()) spawn(invoke_on(home_, atomic_writes_.resume()));
+  if (atomic_writes_.starts()) spawn(invoke_on(home_, atomic_writes_.resume()));
   sanitizer_.restore(store, std::move(kept.sanitize));
   if (sanitizer_.works()) spawn(invoke_on(home_, sanitizer_.resume()));
 }
@@ -222,8 +222,7 @@ Task<Completion> LogicalUnit::submit(Command& command, Operation operation, Exte
     const bool come = co_await turn->come();
     if (!come) co_return Completion{.error = Error::kCancelled};
   }
-  if ((changes || takes_turn) && !held_.empty() && fenced(extent))
-    co_return Completion{.error = Error::kNoMemory};
+  if ((changes || reads) && is_blocked(extent)) co_return Completion{.error = Error::kNoMemory};
   if (changes) {
     command.writing = extent;
     stable = stable || stable_writes();

@@ -147,6 +147,9 @@ class LogicalUnit {
   void set_access_state(std::uint16_t port_group, AccessState state);
   // As an operator wants: every registration and reservation has ended, and hosts hear it.
   Task<Error> clear_reservations();
+  // As an operator wants: what outlives the daemon of reservations is lost, if there is something.
+  // kInvalid: there is nothing.
+  Task<Error> lose_reservations();
   // See BlockDevice.
   BufferList write_buffers(std::size_t byte_count) { return device_.write_buffers(byte_count); }
 
@@ -243,6 +246,11 @@ class LogicalUnit {
   [[gnu::cold]] bool is_turned_away(Command& command, std::uint32_t in_set);
   void count(const Command& command, const Outcome& outcome) noexcept;
   bool fenced(const Extent& extent) const noexcept;
+  // Nobody may read or change these blocks now; BUSY.
+  bool is_blocked(const Extent& extent) const noexcept {
+    return (!held_.empty() && fenced(extent)) ||
+           (!atomic_writes_.settled() && atomic_writes_.is_torn(extent));
+  }
   bool holds_its_share() const noexcept;
   Outcome aborted_outcome(const Command& command) const noexcept;
 
@@ -266,6 +274,7 @@ class LogicalUnit {
   std::optional<Outcome> report_attention(NexusState& nexus);
   bool offers(const CommandRow& row) const noexcept;
   std::optional<Outcome> check_ready(const CommandRow& row) const;
+  std::optional<Outcome> check_work(const Command& command) const;
   std::optional<Outcome> check_access(const CommandRow& row, AccessState state) const;
   void access_changed(std::optional<std::uint64_t> caller);
   NexusState& state_of(const Command& command);
@@ -345,6 +354,7 @@ class LogicalUnit {
   Task<Outcome> obey_list(Command& command, std::vector<std::byte> list);
   Task<Outcome> reserve_persistently(Command& command, ReserveRequest request);
   Task<Error> install(ReserveChange change, std::uint64_t caller);
+  Task<Error> end_reservations(bool lose);
   std::expected<Transfer, Outcome> decode_transfer(const Command& command, bool limit_length) const;
   std::optional<Outcome> check_range(Lba first, std::uint64_t block_count) const;
   Task<Completion> submit(Command& command, Operation operation, Extent extent, bool stable,

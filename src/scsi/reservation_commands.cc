@@ -174,7 +174,8 @@ Task<Outcome> LogicalUnit::reserve_persistently(Command& command, ReserveRequest
 
 // Durable first: a status must not be lost with the power.
 Task<Error> LogicalUnit::install(ReserveChange change, std::uint64_t caller) {
-  const bool keeps = change.next.through_power_loss && !change.next.keys.empty();
+  const bool keeps =
+      change.next.through_power_loss && (!change.next.keys.empty() || change.next.lost);
   if ((keeps || persistent_.kept) && change.next != persistent_.now) {
     const Error error = co_await persistent_.store->keep_reservations(
         keeps ? change.next : PersistentReservations{});
@@ -201,13 +202,21 @@ std::string LogicalUnit::reserved_by() const {
   return holder == nexuses_.end() ? std::string() : holder->second.ports.initiator_port;
 }
 
-Task<Error> LogicalUnit::clear_reservations() {
+Task<Error> LogicalUnit::clear_reservations() { return end_reservations(false); }
+
+Task<Error> LogicalUnit::lose_reservations() { return end_reservations(true); }
+
+Task<Error> LogicalUnit::end_reservations(bool lose) {
   if (!operations_.enter()) co_return Error::kClosed;
   const GateHold gate(operations_);
   Changing changing(*this);
   (void)co_await changing.begin(nullptr);
-  const Error error = co_await install(scsi::clear_reservations(persistent_.now), 0);
-  if (error != Error::kNone || !reservation_) co_return error;
+  if (lose && !persistent_.kept) co_return Error::kInvalid;
+  ReserveChange change = scsi::clear_reservations(persistent_.now);
+  // Hosts hear of the loss with their next commands.
+  if (lose) change = {.next = lost_reservations(), .attentions = {}, .aborted = {}};
+  const Error error = co_await install(std::move(change), 0);
+  if (error != Error::kNone || lose || !reservation_) co_return error;
   const auto holder = nexuses_.find(*reservation_);
   reservation_.reset();
   if (holder != nexuses_.end()) {

@@ -122,6 +122,9 @@ std::expected<ReserveRequest, ListError> decode_reserve_list(ReserveAction actio
     request.specifies_initiators = is_set(list[20], 0x08);
     request.all_target_ports = is_set(list[20], 0x04);
     request.through_power_loss = is_set(list[20], 0x01);
+  } else if (action == ReserveAction::kReplaceLostReservation) {
+    if (is_set(list[20], 0x0C)) return wrong(20);
+    request.through_power_loss = is_set(list[20], 0x01);
   }
   if (!request.specifies_initiators) {
     if (list.size() != kListBytes) return wrong_length();
@@ -191,7 +194,7 @@ std::vector<std::byte> reserve_capabilities(const PersistentReservations& reserv
   std::vector<std::byte> data(8);
   data[1] = std::byte{8};
   unsigned capabilities = 0x1C;                         // CRH, SIP_C, ATP_C
-  if (keeps_through_power_loss) capabilities |= 0x01U;  // PTPL_C
+  if (keeps_through_power_loss) capabilities |= 0x81U;  // RLR_C, PTPL_C
   data[2] = static_cast<std::byte>(capabilities);
   unsigned state = 0x90;                                // TMV, ALLOW COMMANDS 001b
   if (reservations.through_power_loss) state |= 0x01U;  // PTPL_A

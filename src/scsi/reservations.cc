@@ -57,7 +57,7 @@ class Judgement {
       case ReserveAction::kRegisterAndIgnoreExistingKey:
         return enrol(registered);
       case ReserveAction::kReplaceLostReservation:
-        return refused(Kind::kCdb, 1);  // Nothing is ever lost: a damaged record stops the start.
+        return replace();
       default:
         break;
     }
@@ -167,6 +167,18 @@ class Judgement {
     } else if (!now_.holds(caller_) || now_.type != type) {
       return refused(Kind::kConflict);
     }
+    return change_;
+  }
+
+  // 5.13.11.3.
+  Answer replace() {
+    if (!now_.lost) return refused(Kind::kRelease);
+    if (names_no_reservation()) return refused(Kind::kCdb, 2);
+    if (request_.key != 0) return refused(Kind::kList, 0);
+    if (request_.action_key == 0) return refused(Kind::kList, 8);
+    change_.next = {.keys = {{caller_, request_.action_key}},
+                    .through_power_loss = request_.through_power_loss};
+    establish();
     return change_;
   }
 
@@ -288,6 +300,8 @@ std::expected<ReserveChange, ReserveRefusal> change_reservations(
     std::span<const std::uint16_t> target_ports) {
   return Judgement(now, request, caller, target_ports).answer();
 }
+
+PersistentReservations lost_reservations() { return {.through_power_loss = true, .lost = true}; }
 
 ReserveChange clear_reservations(const PersistentReservations& now) {
   ReserveChange change;

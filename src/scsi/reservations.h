@@ -50,6 +50,8 @@ struct PersistentReservations {
   std::optional<NexusPorts> holder;  // With a type that has one; all registrants hold the others.
   bool through_power_loss = false;   // APTPL: kept over a restart,
   std::uint32_t generation = 0;      // which this is not.
+  // Nobody knows any more what was kept: the unit serves little until REPLACE LOST RESERVATION.
+  bool lost = false;
 
   bool reserved() const noexcept { return type != ReservationType::kNone; }
   bool holds(const NexusPorts& nexus) const;
@@ -114,5 +116,7 @@ std::expected<ReserveChange, ReserveRefusal> change_reservations(
     std::span<const std::uint16_t> target_ports);
 // An operator's CLEAR: nobody is spared.
 ReserveChange clear_reservations(const PersistentReservations& now);
+// Something was kept, and is lost (SPC-4 5.13.5.3).
+PersistentReservations lost_reservations();
 
 }  // namespace sandbay::scsi

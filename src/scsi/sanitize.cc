@@ -67,7 +67,8 @@ std::uint16_t Sanitizer::progress() const {
 
 std::optional<SanitizeProgress> Sanitizer::overview() const {
   if (!now_) return std::nullopt;
-  return SanitizeProgress{.method = now_->method, .progress = progress(), .failed = now_->failed};
+  return SanitizeProgress{
+      .method = now_->method, .progress = progress(), .failed = now_->failed, .waits = waits_};
 }
 
 Sense Sanitizer::sense() const {
@@ -150,6 +151,7 @@ Task<void> Sanitizer::work() {
   while (comes_back(error) && !cancellation_.cancelled()) {
     // The device may have lost what it has not flushed.
     now_->at = flushed_;
+    waits_ = error;
     co_await pause(device_.home(), cancellation_, changed_);
     error = co_await go_through();
   }
@@ -188,6 +190,7 @@ Task<Error> Sanitizer::go_through() {
     if (cancellation_.cancelled()) co_return Error::kCancelled;
     if (content == contents_) {
       if (completion.error != Error::kNone) co_return completion.error;
+      waits_ = Error::kNone;
       operation.at.next = extent.end();
     }
     co_await device_.home().yield();

@@ -62,6 +62,7 @@ struct SanitizeProgress {
   SanitizeOperation::Method method = SanitizeOperation::Method::kOverwrite;
   std::uint16_t progress = 0;  // In parts of 65,536.
   bool failed = false;
+  Error waits = Error::kNone;  // The device says this; it tries again.
 };
 
 class Sanitizer {
@@ -119,6 +120,7 @@ class Sanitizer {
   SanitizeOperation::Place flushed_;         // Blocks before it are on stable storage.
   unsigned contents_ = 0;                    // How often the device's content has been replaced.
   TimePoint kept_at_{};
+  Error waits_ = Error::kNone;
   Cancellation cancellation_;
   Condition changed_;
   Gate works_;

@@ -19,6 +19,8 @@ Job LogicalUnit::sanitize(Command& command) {
   SanitizeOperation operation{.method = static_cast<SanitizeOperation::Method>(action),
                               .allows_exit = (flags & 0x20U) != 0};
   if (sanitizer_.works()) co_return check_condition(sanitizer_.sense());
+  if (!device_.serves())
+    co_return device_failure(Error::kNotReady, Operation::kWrite, std::nullopt);
   // A failure in the restricted completion mode ends with another operation in that mode alone.
   const bool restricted = !sanitizer_.idle() && !sanitizer_.now()->allows_exit;
   if (action == kExitFailureMode) {
@@ -64,6 +66,7 @@ Task<Outcome> LogicalUnit::sanitize_all(Command& command, SanitizeOperation oper
   if (error != Error::kNone) {
     co_return refuse(SenseKey::kHardwareError, Additional::kInternalTargetFailure);
   }
+  atomic_writes_.content_replaced();
   {
     const GateHold left = std::move(hold);
   }

@@ -91,6 +91,7 @@ enum class Additional : std::uint16_t {
   kInvalidMessageError = 0x4900,
   kReportedLunsDataHasChanged = 0x3F0E,
   kInternalTargetFailure = 0x4400,
+  kPersistentReservationInformationLost = 0x4401,
   kDataPhaseError = 0x4B00,
   kDataPhaseCrcError = 0x4705,
   kOverlappedCommandsAttempted = 0x4E00,

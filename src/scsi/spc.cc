@@ -38,7 +38,7 @@ Job LogicalUnit::request_sense(Command& command) {
                                                       : Additional::kMediumNotPresent;
   } else if (!sanitizer_.idle()) {
     sense = sanitizer_.sense();
-  } else if (!device_.serves() || !atomic_writes_.settled()) {
+  } else if (!device_.serves() || atomic_writes_.starts()) {
     sense.key = SenseKey::kNotReady;
     sense.additional = not_ready();
   }

@@ -74,7 +74,7 @@ std::expected<LogicalUnit::Transfer, Outcome> LogicalUnit::decode_transfer(
       transfer.extent.byte_count(geometry().block_bytes) > options_.maximum_transfer_bytes) {
     return std::unexpected(invalid_cdb(fields.length_byte));
   }
-  if (!held_.empty() && (fenced(transfer.extent) || holds_its_share())) {
+  if (is_blocked(transfer.extent) || (!held_.empty() && holds_its_share())) {
     return std::unexpected(Outcome{.status = Status::kBusy});
   }
   return transfer;
@@ -115,10 +115,12 @@ Job LogicalUnit::read(Command& command) {
     turn.emplace(*this, command, named);
     const bool come = co_await turn->come();
     if (!come) co_return Outcome{};
-    if (!held_.empty() && fenced(named)) co_return Outcome{.status = Status::kBusy};
+    if (is_blocked(named)) co_return Outcome{.status = Status::kBusy};
     data = co_await home_.buffers().allocate(blocks * block_bytes);
     if (command.aborted) co_return Outcome{};
   }
+  if (!atomic_writes_.settled() && is_blocked(named)) [[unlikely]]
+    co_return Outcome{.status = Status::kBusy};
   command.lent = blocks * block_bytes;
   Completion completion = co_await device_.submit({.operation = Operation::kRead,
                                                    .force_unit_access = transfer.force_unit_access,
@@ -244,7 +246,7 @@ Job LogicalUnit::write(Command& command) {
     if (!come) co_return Outcome{};
   }
   // As in submit(): while the data were on their way, things may have changed.
-  if (!held_.empty() && fenced({transfer.extent.first, blocks})) {
+  if (is_blocked({transfer.extent.first, blocks})) {
     co_return Outcome{.status = Status::kBusy};
   }
   const bool stable = transfer.force_unit_access || stable_writes();

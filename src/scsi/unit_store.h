@@ -40,6 +40,8 @@ class UnitStore {
   // Until they are dropped, which needs the first block's address alone.
   virtual Task<Error> keep_blocks(BlocksBefore before) = 0;
   virtual Task<Error> drop_blocks(Lba first) = 0;
+  // These blocks are neither as before nor new, and the device takes neither.
+  virtual void note_torn(Extent extent, Error error) = 0;
 };
 
 }  // namespace sandbay::scsi

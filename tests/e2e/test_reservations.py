@@ -7,6 +7,8 @@ import sg
 from host import CHECK_CONDITION, GOOD, RESERVATION_CONFLICT, TEST_UNIT_READY, Host
 
 REGISTER, RESERVE, RELEASE, CLEAR, PREEMPT, PREEMPT_AND_ABORT, REGISTER_AND_IGNORE = range(7)
+REPLACE_LOST = 8
+LOST = 0x4401
 READ_KEYS, READ_RESERVATION, REPORT_CAPABILITIES, READ_FULL_STATUS = range(4)
 WRITE_EXCLUSIVE_REGISTRANTS_ONLY = 5
 RESERVATIONS_PREEMPTED, RESERVATIONS_RELEASED, REGISTRATIONS_PREEMPTED = 0x2a03, 0x2a04, 0x2a05
@@ -176,6 +178,35 @@ def test_the_operator_sees_and_clears_reservations(t):
     daemon.kill()
     daemon.start()
     must(t, keys(log_in(t, daemon, A)), [], 'after a restart')
+
+
+def test_lost_reservations_are_replaced(t):
+    """Reservations that outlive the daemon are lost, as by a failed memory, until a host or the
+    operator begins anew."""
+    daemon = t.daemon()
+    refused = daemon.sandbay('reservation', 'lose', 'disk', ok=None)
+    t.check(refused.returncode != 0 and 'nothing to lose' in refused.stdout, refused.stdout)
+    host, other = log_in(t, daemon, A), log_in(t, daemon, B)
+    must(t, reserve_out(host, REGISTER, 0, 0xabc, keep=True), GOOD, 'register')
+    must(t, reserve_out(host, RESERVE, 0xabc, kind=3), GOOD, 'reserve')
+    daemon.sandbay('reservation', 'lose', 'disk')
+    must(t, host.read(0, 1).additional, LOST, 'the holder reads')
+    daemon.kill()
+    daemon.start()
+    host, other = Host(t, daemon, name=A), Host(t, daemon, name=B)
+    for one in (host, other):
+        must(t, one.command(TEST_UNIT_READY).key, 6, 'after a restart')
+        must(t, one.read(0, 1).additional, LOST, 'it is still lost')
+    said = daemon.sandbay('reservation', 'list', 'disk').stdout
+    t.check('its reservations are lost' in said, said)
+    disk = sg.Device(t, other)
+    disk.run('sg_persist', '--out', '--replace-lost', '--param-sark=def', '--prout-type=5',
+             '--param-aptpl')
+    must(t, reservation(other), (0xdef, 5), 'the new one')
+    must(t, host.write(0, BLOCK).status, RESERVATION_CONFLICT, 'the other is fenced')
+    daemon.sandbay('reservation', 'lose', 'disk')
+    daemon.sandbay('reservation', 'clear', 'disk')
+    must(t, host.read(0, 1).status, GOOD, 'an operator has cleared it')
 
 
 def test_sg_persist_reads_what_we_say(t):

@@ -37,7 +37,7 @@ def login(t, daemon, name=host.ME):
 
 
 def attentions(one):
-    """What the unit has to tell, ready or not."""
+    """All that the unit has to tell, ready or not."""
     while one.command(host.TEST_UNIT_READY).key == UNIT_ATTENTION:
         pass
 

@@ -5,6 +5,10 @@
 #include <rapidcheck.h>
 #include <catch2/catch.hpp>
 
+#include "metadata/simulated_store.h"
+#include "runtime/simulation.h"
+#include "tests/unit/metadata/forwarding_store.h"
+
 namespace sandbay::group {
 namespace {
 
@@ -116,6 +120,110 @@ TEST_CASE("Damaged records of reservations are refused", "[group][reservation]")
   CHECK_FALSE(with("\"port\":1", "\"port\":65536").has_value());
   CHECK_FALSE(with("iqn.a:b", "iqn a").has_value());
 }
+
+// Commits fail while they are told to, and then nobody knows of what.
+class DoubtfulStore final : public sandbay::testing::ForwardingStore {
+ public:
+  using ForwardingStore::ForwardingStore;
+  Task<Error> commit(metadata::Batch batch) override {
+    if (fails) return failure();
+    return below_.commit(std::move(batch));
+  }
+  bool in_doubt() const noexcept override { return doubts; }
+  bool fails = false;
+  bool doubts = false;
+
+ private:
+  static Task<Error> failure() { co_return Error::kHardware; }
+};
+
+Task<void> in_book(Executor* home, Task<void> (*test)(DoubtfulStore*, UnitBook*)) {
+  auto store = co_await metadata::open_simulated_store(*home, "metadata");
+  REQUIRE(store.has_value());
+  DoubtfulStore doubtful(**store);
+  UnitBook book(doubtful, nullptr);
+  co_await test(&doubtful, &book);
+  co_await (*store)->close();
+}
+
+void run(Task<void> (*test)(DoubtfulStore*, UnitBook*)) {
+  auto world = sim::World::create({.seed = 1});
+  Executor* const home = world->executors()[0];
+  const bool ended = world->run([home, test] { return in_book(home, test); });
+  CHECK(ended);
+}
+
+constexpr std::string_view kOther = "0b4f8a50-5c0e-4c5e-9d0a-3c1b7f1f2a12";
+
+Task<void> load_all(DoubtfulStore* store, UnitBook* book) {
+  const Uuid unit = unit_of(kKey);
+  const Uuid gone = parse_uuid(kOther).value();
+  metadata::Batch batch;
+  batch.put(std::string(kKey), "no record at all");
+  batch.put(reservation_key(gone), "nor this");
+  batch.put(sanitize_key(unit), encode(scsi::SanitizeOperation{.pattern = {std::byte{1}}}));
+  batch.put(atomic_key(unit, 7), encode({.first = 7, .data = Bytes(1024)}));
+  batch.put(atomic_key(gone, 7), encode({.first = 7, .data = Bytes(1024)}));
+  Error error = co_await store->commit(std::move(batch));
+  REQUIRE(error == Error::kNone);
+  const auto loaded = co_await book->load({unit});
+  REQUIRE(loaded.has_value());
+  const scsi::KeptOfUnit kept = book->of(unit);
+  CHECK(kept.reservations == scsi::lost_reservations());
+  CHECK(kept.sanitize.has_value());
+  REQUIRE(kept.blocks.size() == 1);
+  CHECK(kept.blocks[0] == scsi::BlocksBefore{.first = 7, .data = Bytes(1024)});
+  CHECK(book->of(gone).reservations == PersistentReservations{});
+  auto all = co_await metadata::list_all(*store, "");
+  REQUIRE(all.has_value());
+  CHECK(all->size() == 3);
+
+  metadata::Batch deletion;
+  book->erase(unit, deletion);
+  error = co_await store->commit(std::move(deletion));
+  CHECK(error == Error::kNone);
+  all = co_await metadata::list_all(*store, "");
+  REQUIRE(all.has_value());
+  CHECK(all->empty());
+}
+
+Task<void> doubt(DoubtfulStore* store, UnitBook* book) {
+  const auto part = book->part(unit_of(kKey));
+  store->fails = true;
+  Error error = co_await part->keep_blocks({.first = 1, .data = Bytes(512)});
+  CHECK(error == Error::kHardware);
+  store->doubts = true;
+  error = co_await part->keep_sanitize(scsi::SanitizeOperation{.pattern = {std::byte{1}}});
+  CHECK(error == Error::kTimedOut);
+  CHECK(book->of(unit_of(kKey)).blocks.empty());
+  CHECK_FALSE(book->of(unit_of(kKey)).sanitize.has_value());
+}
+
+Task<void> keep_one(scsi::UnitStore* part, Lba first, unsigned* done) {
+  const Error error = co_await part->keep_blocks({.first = first, .data = Bytes(1 << 20)});
+  CHECK(error == Error::kNone);
+  ++*done;
+}
+
+// More than 32 MiB of all units together wait.
+Task<void> bound(DoubtfulStore* store, UnitBook* book) {
+  const auto one = book->part(unit_of(kKey));
+  const auto other = book->part(parse_uuid(kOther).value());
+  unsigned done = 0;
+  for (Lba i = 0; i < 40; ++i) spawn(keep_one(i % 2 == 0 ? one.get() : other.get(), i, &done));
+  co_await store->home().sleep_for(std::chrono::seconds(60));
+  CHECK(done == 32);
+  for (Lba i = 0; i < 40; ++i) {
+    const Error error = co_await (i % 2 == 0 ? one : other)->drop_blocks(i);
+    CHECK(error == Error::kNone);
+    co_await store->home().sleep_for(std::chrono::seconds(1));
+  }
+  CHECK(done == 40);
+}
+
+TEST_CASE("A book of units is read at the start", "[group][units]") { run(load_all); }
+TEST_CASE("A book of units knows when it is in doubt", "[group][units]") { run(doubt); }
+TEST_CASE("Units keep only so many blocks together", "[group][units]") { run(bound); }
 
 }  // namespace
 }  // namespace sandbay::group

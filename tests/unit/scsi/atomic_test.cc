@@ -295,7 +295,7 @@ Task<void> write_whole(Bench& bench) {
   Shelf& shelf = bench.shelf;
   bench.unit.restore(shelf, {});
   reply = co_await bench.send_to_unit(cdb_of({0x12, 1, 0xB0, 0, 64}));
-  CHECK(big_endian<std::uint32_t>(reply.data, 44) == 256);
+  CHECK(big_endian<std::uint32_t>(reply.data, 44) == 2048);
   for (const std::size_t rule : {48U, 52U, 56U, 60U}) {
     CHECK(big_endian<std::uint32_t>(reply.data, rule) == 0);
   }
@@ -312,7 +312,7 @@ Task<void> write_whole(Bench& bench) {
   CHECK(reply.good());
 
   bench.device.clear();
-  reply = co_await bench.send_to_unit(write_atomic(0, 257), {.out = filled(257 * 512, 5)});
+  reply = co_await bench.send_to_unit(write_atomic(0, 2049), {.out = filled(2049 * 512, 5)});
   CHECK(reply.illegal(Additional::kInvalidFieldInCdb));
   reply = co_await bench.send_to_unit(write_atomic(0, 0x1'0001), {.out = filled(512, 5)});
   CHECK(reply.illegal(Additional::kInvalidFieldInCdb));  // A boundary.
@@ -333,48 +333,111 @@ Task<void> put_back(Bench& bench) {
   Shelf& shelf = bench.shelf;
   co_await bench.send_to_unit(cdb_10(0x2A, 0, 16), {.out = filled(8192, 9)});
   shelf.kept.blocks = {{.first = 3, .data = filled(2048, 4)}, {.first = 9, .data = filled(512, 6)}};
-  bench.faulty.fail({.operation = Operation::kWrite, .error = Error::kNotReady, .times = 1});
-  bench.faulty.fail({.operation = Operation::kWrite, .error = Error::kNoSpace, .times = 1});
+  bench.hung.hang_only(Operation::kRead);
   bench.unit.restore(shelf, shelf.kept);
   Reply reply = co_await bench.send_to_unit(cdb_10(0x28, 3, 1));
   CHECK(reply.failed_with(SenseKey::kNotReady, Additional::kNotReadyCauseNotReportable));
   reply = co_await bench.send_to_unit(cdb_of({0x03, 0, 0, 0, 18}));
   CHECK(reply.in(2) == static_cast<unsigned>(SenseKey::kNotReady));
-  co_await bench.unit.home().sleep_for(std::chrono::seconds(3));
+  bench.hung.release();
+  co_await bench.unit.home().sleep_for(std::chrono::seconds(1));
   CHECK(shelf.kept.blocks.empty());
   reply = co_await bench.send_to_unit(cdb_10(0x28, 3, 7));
   CHECK(reply.data == joined(joined(filled(2048, 4), filled(1024, 9)), filled(512, 6)));
 }
 
-// A device that fails in the middle leaves the blocks as they were.
+// Blocks that a device has not changed need no room of it to be as before.
+Task<void> no_room(Bench& bench) {
+  bench.unit.restore(bench.shelf, {});
+  bench.faulty.fail({.operation = Operation::kWrite, .error = Error::kNoSpace});
+  Reply reply = co_await bench.send_to_unit(write_atomic(2, 4), {.out = filled(2048, 5)});
+  CHECK(reply.failed_with(SenseKey::kDataProtect, Additional::kSpaceAllocationFailed));
+  CHECK(bench.shelf.torn == 0);
+  CHECK(bench.shelf.kept.blocks.empty());
+  reply = co_await bench.send_to_unit(cdb_10(0x28, 2, 4));
+  CHECK(reply.data == filled(2048, 0));
+  reply = co_await bench.send_to_unit(cdb_10(0x42, 0, 0));
+  CHECK(reply.good());
+}
+
+// A device that fails in the middle, and for a while: nobody sees a part, others go on.
 Task<void> failing_device(Bench& bench) {
   Shelf& shelf = bench.shelf;
   bench.unit.restore(shelf, {});
   co_await bench.send_to_unit(cdb_10(0x2A, 0, 16), {.out = filled(8192, 9)});
-  bench.faulty.fail(
-      {.operation = Operation::kWrite, .error = Error::kNoSpace, .times = 1, .after_effect = true});
-  Reply reply = co_await bench.send_to_unit(write_atomic(2, 4), {.out = filled(2048, 5)});
-  CHECK(reply.failed_with(SenseKey::kDataProtect, Additional::kSpaceAllocationFailed));
-  reply = co_await bench.send_to_unit(cdb_10(0x28, 0, 16));
-  CHECK(reply.data == filled(8192, 9));
-  CHECK(shelf.kept.blocks.empty());
+  for (const Error error : {Error::kMediumError, Error::kHardware, Error::kNotReady}) {
+    bench.faulty.fail(
+        {.operation = Operation::kWrite, .error = error, .times = 1, .after_effect = true});
+    bench.faulty.fail({.operation = Operation::kWrite, .error = error, .times = 4});
+    Reply reply = co_await bench.send_to_unit(write_atomic(2, 4), {.out = filled(2048, 5)});
+    CHECK(reply.status == Status::kCheckCondition);
+    CHECK(shelf.kept.blocks.size() == 1);
+    reply = co_await bench.send_to_unit(cdb_10(0x28, 0, 16));
+    CHECK(reply.failed_with(SenseKey::kMediumError, Additional::kUnrecoveredReadError));
+    reply = co_await bench.send_to_unit(cdb_10(0x2A, 5, 1), {.out = filled(512, 1)});
+    CHECK(reply.failed_with(SenseKey::kMediumError, Additional::kWriteError));
+    reply = co_await bench.send_to_unit(cdb_10(0x28, 0, 2));
+    CHECK(reply.data == filled(1024, 9));
+    reply = co_await bench.send_to_unit(kTestUnitReady);
+    CHECK(reply.good());
+    co_await bench.unit.home().sleep_for(std::chrono::seconds(6));
+    reply = co_await bench.send_to_unit(cdb_10(0x28, 0, 16));
+    CHECK(reply.data == filled(8192, 9));
+    CHECK(shelf.kept.blocks.empty());
+    bench.faulty.clear();
+  }
+  CHECK(shelf.torn == 3);
+}
 
-  // It is not ready for a while: nobody sees a part meanwhile.
-  bench.faulty.clear();
+// A read and a write that wait for one that fails do not see or touch its blocks.
+Task<void> failing_before_others(Bench& bench) {
+  bench.unit.restore(bench.shelf, {});
+  bench.hung.hang_only(Operation::kWrite);
   bench.faulty.fail({.operation = Operation::kWrite,
-                     .error = Error::kNotReady,
-                     .times = 5,
+                     .error = Error::kHardware,
+                     .times = 1,
                      .after_effect = true});
-  const auto command = make_command(*bench.nexus, write_atomic(2, 4), {.out = filled(2048, 5)});
-  bench.router.execute(*command);
+  bench.faulty.fail({.operation = Operation::kWrite, .error = Error::kHardware});
+  const auto atomic = make_command(*bench.nexus, write_atomic(2, 4), {.out = filled(2048, 5)});
+  bench.router.execute(*atomic);
+  while (bench.hung.held() == 0) co_await bench.unit.home().sleep_for(std::chrono::milliseconds(1));
+  const auto read = make_command(*bench.nexus, cdb_10(0x28, 3, 1), {.tag = 1});
+  bench.router.execute(*read);
+  const auto write =
+      make_command(*bench.nexus, cdb_10(0x2A, 3, 1), {.out = filled(512, 1), .tag = 2});
+  bench.router.execute(*write);
+  bench.hung.release();
+  for (const auto* each : {read.get(), write.get()}) {
+    while (!each->released) co_await bench.unit.home().sleep_for(std::chrono::milliseconds(1));
+    CHECK(each->reply.status == Status::kBusy);
+  }
+  co_await atomic->gone();
+  bench.faulty.clear();
   co_await bench.unit.home().sleep_for(std::chrono::seconds(2));
-  CHECK_FALSE(command->answered);
-  reply = co_await bench.send_to_unit(cdb_10(0x28, 0, 16));
-  CHECK(reply.key() == SenseKey::kNotReady);
-  co_await command->gone();
-  CHECK(command->reply.key() == SenseKey::kNotReady);
-  reply = co_await bench.send_to_unit(cdb_10(0x28, 0, 16));
-  CHECK(reply.data == filled(8192, 9));
+  const Reply reply = co_await bench.send_to_unit(cdb_10(0x28, 2, 4));
+  CHECK(reply.data == filled(2048, 0));
+}
+
+// SANITIZE takes the place of what is to be put back.
+Task<void> sanitize_torn_blocks(Bench& bench) {
+  bench.unit.restore(bench.shelf, {});
+  bench.faulty.fail({.operation = Operation::kWrite,
+                     .error = Error::kHardware,
+                     .times = 1,
+                     .after_effect = true});
+  bench.faulty.fail({.operation = Operation::kWrite, .error = Error::kHardware});
+  Reply reply = co_await bench.send_to_unit(write_atomic(2, 4), {.out = filled(2048, 5)});
+  CHECK(bench.shelf.kept.blocks.size() == 1);
+  bench.faulty.clear();
+  const Bytes list = bytes_of({1, 0, 0, 1, 7});
+  auto cdb = cdb_of({0x48, 1});
+  cdb[8] = static_cast<std::byte>(list.size());
+  reply = co_await bench.send_to_unit(cdb, {.out = list});
+  CHECK(reply.good());
+  co_await bench.unit.home().sleep_for(std::chrono::seconds(2));
+  CHECK(bench.shelf.kept.blocks.empty());
+  reply = co_await bench.send_to_unit(cdb_10(0x28, 2, 4));
+  CHECK(reply.data == filled(2048, 7));
 }
 
 // Other content comes while the device has the write: it is neither done nor undone.
@@ -509,6 +572,11 @@ Task<void> keep_others_out(Bench& bench) {
 TEST_CASE("WRITE ATOMIC writes at once", "[scsi][atomic]") { on_bench(write_whole); }
 TEST_CASE("WRITE ATOMIC is undone at the next start", "[scsi][atomic]") { on_bench(put_back); }
 TEST_CASE("WRITE ATOMIC on a device that fails", "[scsi][atomic]") { on_bench(failing_device); }
+TEST_CASE("WRITE ATOMIC on a device without room", "[scsi][atomic]") { on_bench(no_room); }
+TEST_CASE("WRITE ATOMIC that fails before others", "[scsi][atomic]") {
+  on_bench(failing_before_others);
+}
+TEST_CASE("SANITIZE over torn blocks", "[scsi][atomic]") { on_bench(sanitize_torn_blocks); }
 TEST_CASE("WRITE ATOMIC while the content is replaced", "[scsi][atomic]") { on_bench(new_content); }
 TEST_CASE("Reads see all of a WRITE ATOMIC or nothing", "[scsi][atomic]") {
   run_in_world(1, [](Executor& home) { return read_whole(&home); });

@@ -299,7 +299,9 @@ class Shelf final : public scsi::UnitStore {
     if (error == Error::kNone) std::erase_if(kept.blocks, is_it);
     co_return error;
   }
+  void note_torn(Extent /*extent*/, Error /*error*/) override { ++torn; }
   std::size_t most_blocks = 0;
+  unsigned torn = 0;
 
  private:
   Task<Error> change() {

@@ -689,7 +689,7 @@ Task<void> fill_a_share(Lab& lab) {
 Task<void> report_capabilities(Lab& lab) {
   co_await lab.start({kA});
   Bytes told = co_await lab.reserve_in(kA, 2);
-  CHECK(told == bytes_of({0, 8, 0x1D, 0x90, 0xEA, 0x01, 0, 0}));
+  CHECK(told == bytes_of({0, 8, 0x9D, 0x90, 0xEA, 0x01, 0, 0}));
   const Result out =
       co_await lab.reserve_out(kA, {.action = kRegister, .action_key = 1, .keep = true});
   CHECK(out == Result{});
@@ -726,6 +726,63 @@ Task<void> clear_as_operator(Lab& lab) {
     const Reply read = co_await lab.send(nexus, cdb_10(0x28, 0, 1));
     CHECK(read.good());
   }
+}
+
+// What was kept is lost, also for the next start, until a host replaces it.
+Task<void> lose(Lab& lab) {
+  constexpr unsigned kReplace = 8;
+  const Result lost = refusal(Additional::kPersistentReservationInformationLost);
+  co_await register_both(&lab);
+  Error error = co_await lab.unit().lose_reservations();
+  CHECK(error == Error::kInvalid);  // Nothing is kept.
+  ReserveOut replacement{.action = kReplace, .type = 5, .action_key = 7, .keep = true};
+  Result out = co_await lab.reserve_out(kB, replacement);
+  CHECK(out == refusal(Additional::kInvalidReleaseOfPersistentReservation));
+  out =
+      co_await lab.reserve_out(kA, {.action = kRegister, .key = 1, .action_key = 1, .keep = true});
+  error = co_await lab.unit().lose_reservations();
+  CHECK(error == Error::kNone);
+  for (const bool restarted : {false, true}) {
+    if (restarted) {
+      co_await lab.stop();
+      co_await lab.start({kA, kB});
+    }
+    for (const auto& cdb :
+         {kTestUnitReady, cdb_10(0x28, 0, 1), cdb_of({0x16}), cdb_of({0x1B}), cdb_of({0x25}),
+          cdb_of({0x5E, 0, 0, 0, 0, 0, 0, 0, 8}), cdb_of({0xC9})}) {
+      const Reply reply = co_await lab.send(kA, cdb);
+      CHECK(reply.failed_with(SenseKey::kDataProtect,
+                              Additional::kPersistentReservationInformationLost));
+    }
+    for (const auto& cdb : {cdb_of({0x12, 0, 0, 0, 36}), cdb_of({0x03, 0, 0, 0, 18}),
+                            cdb_12(0xA0, 0, 256), cdb_of({0x1B, 0, 0, 0, 1})}) {
+      const Reply reply = co_await lab.send(kA, cdb);
+      CHECK(reply.good());
+    }
+    out = co_await lab.reserve_out(kA, {.action = kRegister, .action_key = 1});
+    CHECK(out == lost);
+  }
+  for (const ReserveOut& wrong :
+       {ReserveOut{.action = kReplace, .type = 5, .key = 1, .action_key = 7},
+        ReserveOut{.action = kReplace, .type = 5},
+        ReserveOut{.action = kReplace, .type = 5, .action_key = 7, .all_ports = true}}) {
+    out = co_await lab.reserve_out(kB, wrong);
+    CHECK(out == refusal(Additional::kInvalidFieldInParameterList));
+  }
+  replacement.type = 2;
+  out = co_await lab.reserve_out(kB, replacement);
+  CHECK(out == refusal(Additional::kInvalidFieldInCdb));
+  replacement.type = 5;
+  out = co_await lab.reserve_out(kB, replacement);
+  CHECK(out == Result{});
+  const Bytes status = co_await lab.reserve_in(kA, 3);
+  CHECK(big_endian<std::uint32_t>(status, 0) == 0);  // PRGENERATION
+  CHECK(rows_of(status) == std::set<Row>{{kB, 7, 5}});
+  CHECK(lab.shelf.kept.reservations.keys.size() == 1);
+  Reply write = co_await lab.send(kB, cdb_10(0x2A, 0, 1), filled(512, 1));
+  CHECK(write.good());
+  write = co_await lab.send(kA, cdb_10(0x2A, 0, 1), filled(512, 1));
+  CHECK(write.status == Status::kReservationConflict);
 }
 
 // Hosts that fence each other at the same time wait for neither: one wins.
@@ -831,6 +888,8 @@ TEST_CASE("A node registers no more than its share", "[scsi][reservation]") {
 TEST_CASE("REPORT CAPABILITIES says what the unit can keep", "[scsi][reservation]") {
   in_lab(report_capabilities);
 }
+
+TEST_CASE("Lost reservations are replaced", "[scsi][reservation]") { in_lab(lose); }
 
 TEST_CASE("An operator clears reservations", "[scsi][reservation]") {
   in_lab(clear_as_operator);

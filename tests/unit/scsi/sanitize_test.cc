@@ -324,6 +324,17 @@ Task<void> other_content(Bench& bench) {
   CHECK(reply.data == filled(512, 3));
 }
 
+// On a unit that is not ready, or offline, nothing begins that would go on when it is.
+Task<void> not_ready(Bench& bench) {
+  bench.device.go_away(true);
+  Reply reply = co_await bench.send_to_unit(sanitize(kImmed | kBlockErase));
+  CHECK(reply.key() == SenseKey::kNotReady);
+  bench.device.go_away(false);
+  CHECK(bench.unit.sanitizer().idle());
+  reply = co_await bench.send_to_unit(kTestUnitReady);
+  CHECK(reply.good());
+}
+
 class SlowDevice final : public Layer {
  public:
   using Layer::Layer;
@@ -388,6 +399,7 @@ TEST_CASE("SANITIZE waits for a device that is not ready", "[scsi][sanitize]") {
   on_bench(waiting);
 }
 TEST_CASE("SANITIZE and a store that fails", "[scsi][sanitize]") { on_bench(store_fails); }
+TEST_CASE("SANITIZE needs a unit that is ready", "[scsi][sanitize]") { on_bench(not_ready); }
 TEST_CASE("SANITIZE and a store of which nobody knows", "[scsi][sanitize]") { on_bench(in_doubt); }
 TEST_CASE("SANITIZE that is ordered holds up nobody", "[scsi][sanitize]") { on_bench(ordered); }
 TEST_CASE("SANITIZE begins again over other content", "[scsi][sanitize]") {

@@ -396,7 +396,7 @@ Task<void> later_commands(Bench& bench) {
     unsigned action;
   };
   // EXTENDED COPY; service actions that do not exist.
-  for (const Case& each : {Case{0x83, 0}, Case{0x84, 3}, Case{0x5E, 4}, Case{0x5F, 8},
+  for (const Case& each : {Case{0x83, 0}, Case{0x84, 3}, Case{0x5E, 4}, Case{0x5F, 9},
                            Case{0xA3, 0x0B}, Case{0x48, 3}, Case{0x7F, 0}, Case{0xFF, 0}}) {
     const Reply reply = co_await bench.send_to_unit(cdb_of({each.opcode, each.action}));
     const bool known =
