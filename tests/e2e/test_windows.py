@@ -12,9 +12,10 @@ SECRET = 'sixteen-letters!'
 def test_windows_luns_beyond_eight(t):
     """LUNs of one target up to the last one, with gaps: listed in order and each reached by the
     address that the list gives."""
-    numbers = [0, 1, 7, 8, 9, 15, 16, 31, 63, 64, 127, 128, 254, 255]
+    numbers = [0, 1, 7, 8, 9, 15, 16, 63, 64, 127, 128, 254, 255, 256, 257, 1000, 16382, 16383]
+    sizes = {number: index + 1 for index, number in enumerate(numbers)}
     target = harness.NAME_PREFIX + 'disk'
-    daemon = t.daemon([{'name': 'disk' if number == 0 else f'v{number}', 'size': f'{number + 1}MiB',
+    daemon = t.daemon([{'name': 'disk' if number == 0 else f'v{number}', 'size': f'{sizes[number]}MiB',
                         'memory': True, 'target': target, 'lun': number} for number in numbers])
     windows = Host(t, daemon)
     listed = host.luns_of(windows.good(host.report_luns(), 4096))
@@ -23,11 +24,15 @@ def test_windows_luns_beyond_eight(t):
     for number in numbers:
         windows.attentions(number)
         capacity = windows.good(host.read_capacity_16(), 32, lun=number)
-        t.check(int.from_bytes(capacity[:8], 'big') + 1 == (number + 1) * MIB // 512, f'{number}')
+        blocks = int.from_bytes(capacity[:8], 'big') + 1
+        t.check(blocks == sizes[number] * MIB // 512, f'LUN {number}: {blocks}')
         page = windows.good(host.inquiry(page=0x83), 255, lun=number)
         names.add(host.designators(page)[0][3])
     t.check(len(names) == len(numbers), 'two LUNs have one name')
-    for number in (2, 10, 253):
+    refused = daemon.sandbay('volume', 'create', 'beyond', '--size', '1MiB', '--lun', '16384',
+                             '--target', target, ok=None)
+    t.check(refused.returncode != 0 and '16383' in refused.stdout, refused.stdout)
+    for number in (2, 10, 253, 258, 16381, 0x8000):  # The last is a field of eight bytes.
         reply = windows.command(host.TEST_UNIT_READY, lun=number)
         t.check(reply.key == 5 and reply.additional == 0x2500, f'LUN {number}: {reply!r}')
 
