@@ -204,6 +204,18 @@ std::string RunningGroup::free_snapshot_name(const std::vector<std::string>& vol
   return name;
 }
 
+namespace {
+
+Refusal torn(const std::string& volume) {
+  return {.code = Refusal::Code::kConflict,
+          .message = fmt::format("volume \"{}\": an atomic write has failed in the middle, and a "
+                                 "snapshot would keep a part of it; mend what the volume stands on "
+                                 "first",
+                                 volume)};
+}
+
+}  // namespace
+
 Task<Answer<CreatedSnapshots>> RunningGroup::create_snapshots_now(CreateSnapshotsRequest request,
                                                                   std::string schedule) {
   if (request.name.empty()) request.name = free_snapshot_name(request.volumes, schedule);
@@ -227,12 +239,12 @@ Task<Answer<CreatedSnapshots>> RunningGroup::create_snapshots_now(CreateSnapshot
     }
     pool = *of;
     const Uuid volume = find(name)->uuid();
-    const SnapshotName wanted{.volume = name, .snapshot = request.name};
-    if (const Snapshot* const old = find(wanted)) {
+    if (const Snapshot* const old = find({.volume = name, .snapshot = request.name})) {
       there.snapshots.push_back(info_of(*old, name));
       continue;
     }
     if (auto refusal = refusal_of_reserve(*find(name))) co_return std::unexpected(*refusal);
+    if (book_.has_torn(volume)) co_return std::unexpected(torn(name));
     SnapshotRecord record{.uuid = make_uuid(Executor::current().random()),
                           .volume = volume,
                           .pool = pool->uuid(),
@@ -419,6 +431,7 @@ Task<Answer<VolumeInfo>> RunningGroup::restore_now(SnapshotName name, bool force
                                                     pool->name())
                                       : unwritten(restored.error())));
   }
+  book_.forget_blocks(record.uuid);
   // A copy that was under way goes on with the new branch.
   pool->housekeeper()->stop_filling(pool->branch_of(record.uuid));
   if (record.full_copy) (void)pool->housekeeper()->fill(*restored);

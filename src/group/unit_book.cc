@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::size_t kUuidDigits = 36;
 constexpr std::size_t kLbaDigits = 16;
-constexpr std::size_t kMostBlocksBytes = std::size_t{32} << 20;
+constexpr std::size_t kMostCountedBytes = std::size_t{32} << 20;
 constexpr char kBlocksFormat = '1';
 constexpr std::size_t kLongestPattern = 4096;  // A block.
 constexpr std::array kMethods{SanitizeOperation::Method::kOverwrite,
@@ -218,7 +218,7 @@ std::expected<Uuid, std::string> UnitBook::take(std::string_view key, std::strin
   if (key.starts_with(kAtomicPrefix)) {
     return put(decode_atomic(key, value), [](Kept& kept, auto record) {
       const Lba first = record.first;
-      kept.blocks[first] = std::move(record);
+      kept.blocks[first].before = std::move(record);
     });
   }
   auto reservations = decode_reservations(key, value);
@@ -243,8 +243,16 @@ scsi::KeptOfUnit UnitBook::of(const Uuid& uuid) const {
   const Kept& kept = found->second;
   scsi::KeptOfUnit result{
       .reservations = kept.reservations, .sanitize = kept.sanitize, .blocks = {}};
-  for (const auto& [first, blocks] : kept.blocks) result.blocks.push_back(blocks);
+  for (const auto& [first, blocks] : kept.blocks) result.blocks.push_back(blocks.before);
   return result;
+}
+
+bool UnitBook::has_torn(const Uuid& uuid) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = kept_.find(uuid);
+  return found != kept_.end() && std::ranges::any_of(found->second.blocks, [](const auto& each) {
+           return !each.second.counted;
+         });
 }
 
 void UnitBook::erase(const Uuid& uuid, metadata::Batch& batch) const {
@@ -261,8 +269,21 @@ void UnitBook::erase_blocks(const Uuid& uuid, metadata::Batch& batch) {
 }
 
 void UnitBook::forget(const Uuid& uuid) {
+  forget_blocks(uuid);
   const std::lock_guard lock(mutex_);
   kept_.erase(uuid);
+}
+
+void UnitBook::forget_blocks(const Uuid& uuid) {
+  const std::lock_guard lock(mutex_);
+  const auto found = kept_.find(uuid);
+  if (found == kept_.end()) return;
+  for (auto& [first, blocks] : found->second.blocks) stop_counting(blocks);
+  found->second.blocks.clear();
+}
+
+void UnitBook::stop_counting(Kept::Blocks& blocks) noexcept {
+  if (std::exchange(blocks.counted, false)) counted_bytes_ -= blocks.before.data.size();
 }
 
 // `change` is made in what the book has of the unit when the batch is durable.
@@ -304,43 +325,39 @@ Task<Error> UnitBook::keep_reservations(Uuid uuid, PersistentReservations reserv
                           [now = std::move(reservations)](Kept& kept) { kept.reservations = now; });
 }
 
-// All units together keep a bounded amount at a time; others wait.
+// The writes of all units together keep a bounded amount at a time; others come again.
 Task<Error> UnitBook::keep_blocks(Uuid uuid, BlocksBefore before) {
   const std::size_t byte_count = before.data.size();
-  while (blocks_bytes_ != 0 && blocks_bytes_ + byte_count > kMostBlocksBytes) {
-    co_await blocks_dropped_.wait();
+  {
+    const std::lock_guard lock(mutex_);
+    const bool has_room = counted_bytes_ + byte_count <= kMostCountedBytes;
+    if (!has_room) co_return Error::kNoMemory;
+    counted_bytes_ += byte_count;
   }
-  blocks_bytes_ += byte_count;
   metadata::Batch batch;
   batch.put(atomic_key(uuid, before.first), encode(before));
   const Lba first = before.first;
   // std::function copies what it has.
   const auto blocks = std::make_shared<BlocksBefore>(std::move(before));
   const Error error = co_await keep(uuid, std::move(batch), [first, blocks](Kept& kept) {
-    kept.blocks[first] = std::move(*blocks);
+    kept.blocks[first] = {.before = std::move(*blocks), .counted = true};
   });
-  if (error != Error::kNone) leave_room(byte_count);
+  if (error != Error::kNone) {
+    const std::lock_guard lock(mutex_);
+    counted_bytes_ -= byte_count;
+  }
   co_return error;
 }
 
 Task<Error> UnitBook::drop_blocks(Uuid uuid, Lba first) {
   metadata::Batch batch;
   batch.erase(atomic_key(uuid, first));
-  std::size_t byte_count = 0;
-  const auto change = [&](Kept& kept) {
+  co_return co_await keep(uuid, std::move(batch), [this, first](Kept& kept) {
     const auto found = kept.blocks.find(first);
     if (found == kept.blocks.end()) return;
-    byte_count = found->second.data.size();
+    stop_counting(found->second);
     kept.blocks.erase(found);
-  };
-  const Error error = co_await keep(uuid, std::move(batch), change);
-  if (byte_count != 0) leave_room(byte_count);
-  co_return error;
-}
-
-void UnitBook::leave_room(std::size_t byte_count) {
-  blocks_bytes_ -= std::min(blocks_bytes_, byte_count);
-  blocks_dropped_.notify_all();
+  });
 }
 
 Task<Error> UnitBook::keep_sanitize(Uuid uuid, std::optional<SanitizeOperation> operation) {
@@ -376,6 +393,13 @@ class UnitBook::Part final : public scsi::UnitStore {
     co_return co_await invoke_on(book_.store_.home(), book_.drop_blocks(uuid_, first));
   }
   void note_torn(Extent extent, Error error) override {
+    {
+      const std::lock_guard lock(book_.mutex_);
+      const auto found = book_.kept_.find(uuid_);
+      if (found != book_.kept_.end() && found->second.blocks.contains(extent.first)) {
+        book_.stop_counting(found->second.blocks.at(extent.first));
+      }
+    }
     log_error(
         "unit {}: an atomic write of blocks {} to {} has failed in the middle ({}); hosts get "
         "medium errors there until the old blocks can be put back",

@@ -21,7 +21,6 @@
 #include <string_view>
 
 #include "metadata/store.h"
-#include "runtime/sync.h"
 #include "runtime/task.h"
 #include "runtime/uuid.h"
 #include "scsi/unit_store.h"
@@ -70,11 +69,15 @@ class UnitBook {
   void refuse_changes(bool refuse) noexcept { refuses_ = refuse; }
   // The unit's, as it is kept now.
   scsi::KeptOfUnit of(const Uuid& uuid) const;
+  // Blocks of it are neither old nor new, or were so at the start and are not yet put back.
+  bool has_torn(const Uuid& uuid) const;
   // The unit is deleted: with the batch, and when that is committed. A unit that keeps something
   // all the same leaves a record that the next start forgets.
   void erase(const Uuid& uuid, metadata::Batch& batch) const;
-  // Its content is replaced with the batch: no blocks from before may be put back.
+  // Its content is replaced with the batch: no blocks from before may be put back; and when that is
+  // committed.
   static void erase_blocks(const Uuid& uuid, metadata::Batch& batch);
+  void forget_blocks(const Uuid& uuid);
   void forget(const Uuid& uuid);
   // Borrows the book.
   std::unique_ptr<scsi::UnitStore> part(const Uuid& uuid);
@@ -84,7 +87,12 @@ class UnitBook {
   struct Kept {
     scsi::PersistentReservations reservations;
     std::optional<scsi::SanitizeOperation> sanitize;
-    std::map<Lba, scsi::BlocksBefore> blocks;
+    struct Blocks {
+      scsi::BlocksBefore before;
+      bool counted = false;  // Its write is under way; not of those that are torn.
+      friend bool operator==(const Blocks&, const Blocks&) = default;
+    };
+    std::map<Lba, Blocks> blocks;
     friend bool operator==(const Kept&, const Kept&) = default;
   };
   std::expected<Uuid, std::string> take(std::string_view key, std::string_view value);
@@ -93,7 +101,7 @@ class UnitBook {
   Task<Error> keep_reservations(Uuid uuid, scsi::PersistentReservations reservations);
   Task<Error> keep_blocks(Uuid uuid, scsi::BlocksBefore before);
   Task<Error> drop_blocks(Uuid uuid, Lba first);
-  void leave_room(std::size_t byte_count);
+  void stop_counting(Kept::Blocks& blocks) noexcept;  // With the mutex.
   void tell(std::string_view why);
   Task<Error> keep_sanitize(Uuid uuid, std::optional<scsi::SanitizeOperation> operation);
 
@@ -102,8 +110,7 @@ class UnitBook {
   mutable std::mutex mutex_;  // Units are made on their own executors.
   std::map<Uuid, Kept> kept_;
   bool refuses_ = false;
-  std::size_t blocks_bytes_ = 0;
-  Condition blocks_dropped_;
+  std::size_t counted_bytes_ = 0;
   bool failing_ = false;  // The last change was not written; hosts hear only that it failed.
 };
 

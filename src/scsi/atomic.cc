@@ -110,7 +110,6 @@ std::uint64_t LogicalUnit::most_compared_blocks() const noexcept {
 Task<Completion> LogicalUnit::read_before(Command& command, Extent extent) {
   BufferList room = co_await home_.buffers().allocate(extent.byte_count(geometry().block_bytes));
   if (command.aborted) co_return Completion{.error = Error::kCancelled};
-  if (is_blocked(extent)) co_return Completion{.error = Error::kNoMemory};
   co_return co_await submit(command, Operation::kRead, extent, false, false, std::move(room));
 }
 
@@ -176,7 +175,8 @@ Task<Outcome> LogicalUnit::write_whole(Command& command, Transfer transfer, Buff
   read.data = {};
   command.writing = extent;
   const Error kept = co_await atomic_writes_.keep(before);
-  Completion written{.error = Error::kHardware};
+  // kNoMemory: others keep too much now, and this one comes again.
+  Completion written{.error = kept == Error::kNoMemory ? kept : Error::kHardware};
   if (kept == Error::kNone) come = co_await turn.hide();
   if (kept == Error::kNone && come) {
     command.lent = data.byte_count();

@@ -14,7 +14,7 @@ namespace sandbay::scsi {
 
 void AtomicWrites::restore(UnitStore& store, std::vector<BlocksBefore> kept) {
   store_ = &store;
-  torn_ = std::move(kept);
+  for (BlocksBefore& each : kept) torn_.push_back({.before = std::move(each)});
   starts_ = !torn_.empty();
 }
 
@@ -30,7 +30,7 @@ Extent AtomicWrites::extent_of(const BlocksBefore& before) const noexcept {
 
 bool AtomicWrites::is_torn(const Extent& extent) const noexcept {
   return std::ranges::any_of(
-      torn_, [&](const BlocksBefore& each) { return extent_of(each).overlaps(extent); });
+      torn_, [&](const Torn& each) { return extent_of(each.before).overlaps(extent); });
 }
 
 AtomicWrites::Place::~Place() {
@@ -41,14 +41,18 @@ AtomicWrites::Place::~Place() {
 }
 
 Task<bool> AtomicWrites::Place::come(Cancellation& cancellation) {
-  const bool has_room = writes_.waiting_ < kMostWaiting && writes_.torn_.size() < kMostAtOnce;
-  if (!has_room || !writes_.gate_.enter()) co_return false;
+  const auto is_full = [&] { return writes_.torn_.size() >= kMostAtOnce; };
+  if (writes_.waiting_ >= kMostWaiting || is_full() || !writes_.gate_.enter()) co_return false;
   GateHold hold(writes_.gate_);
-  const auto has_ended = [&] { return cancellation.cancelled() || writes_.closing_.cancelled(); };
+  const auto has_ended = [&] {
+    return is_full() || cancellation.cancelled() || writes_.closing_.cancelled();
+  };
   {
     const Waking waking(&cancellation, writes_.left_);
     ++writes_.waiting_;
-    while (writes_.places_ >= kMostAtOnce && !has_ended()) co_await writes_.left_.wait();
+    while (writes_.places_ + writes_.torn_.size() >= kMostAtOnce && !has_ended()) {
+      co_await writes_.left_.wait();
+    }
     --writes_.waiting_;
   }
   if (has_ended() || !writes_.gate_.enter()) co_return false;
@@ -65,7 +69,7 @@ Task<bool> AtomicWrites::drop(Lba first) {
   while (!closing_.cancelled()) {
     const Error error = co_await store_->drop_blocks(first);
     if (error == Error::kNone) co_return true;
-    co_await pause(device_.home(), closing_, left_);
+    co_await pause(device_.home(), closing_, again_);
   }
   co_return false;
 }
@@ -82,8 +86,10 @@ Task<Completion> AtomicWrites::put(Extent extent, BufferList data) {
   co_return completion;
 }
 
-Task<bool> AtomicWrites::put_back_run(Extent extent, std::vector<std::byte> data) {
+Task<bool> AtomicWrites::put_back_run(Extent extent, std::vector<std::byte> data,
+                                      unsigned content) {
   BufferList buffer = co_await device_.home().buffers().allocate(data.size());
+  if (content != contents_) co_return true;
   buffer.copy_from(data);
   const Completion completion = co_await put(extent, std::move(buffer));
   co_return completion.error == Error::kNone;
@@ -115,11 +121,11 @@ Task<bool> AtomicWrites::put_back(BlocksBefore before) {
       ++begin;
       continue;
     }
-    if (content != contents_) co_return true;
     const auto part =
         std::span(before.data).subspan(begin * block_bytes, (end - begin) * block_bytes);
-    const bool done = co_await put_back_run({whole.first + begin, end - begin},
-                                            std::vector<std::byte>(part.begin(), part.end()));
+    const bool done =
+        co_await put_back_run({whole.first + begin, end - begin},
+                              std::vector<std::byte>(part.begin(), part.end()), content);
     if (!done) co_return content != contents_;
     begin = end;
   }
@@ -133,17 +139,19 @@ Task<void> AtomicWrites::mend() {
   const GateHold hold(gate_);
   while (!torn_.empty() && !closing_.cancelled()) {
     for (std::size_t i = 0; i < torn_.size() && !closing_.cancelled();) {
-      const bool whole = co_await put_back(torn_[i]);
+      bool whole = torn_[i].is_void;
+      if (!whole) whole = co_await put_back(torn_[i].before);
       if (!whole) {
         ++i;
         continue;
       }
-      const bool dropped = co_await drop(torn_[i].first);
+      const bool dropped = co_await drop(torn_[i].before.first);
       if (!dropped) co_return;
       torn_.erase(torn_.begin() + static_cast<std::ptrdiff_t>(i));
+      left_.notify_all();
     }
     starts_ = false;
-    if (!torn_.empty()) co_await pause(device_.home(), closing_, left_);
+    if (!torn_.empty()) co_await pause(device_.home(), closing_, again_);
   }
   starts_ = mends_ = false;
 }
@@ -155,7 +163,7 @@ Task<Completion> AtomicWrites::write(Extent extent, BufferList data, BlocksBefor
   const bool whole = co_await put_back(before);
   if (whole) co_return completion;
   store_->note_torn(extent, completion.error);
-  torn_.push_back(std::move(before));
+  torn_.push_back({.before = std::move(before)});
   if (!std::exchange(mends_, true) && gate_.enter()) spawn(mend());
   co_return completion;
 }
@@ -164,8 +172,8 @@ void AtomicWrites::content_replaced() {
   ++contents_;
   const std::vector<Cancellation*> under_way = under_way_;
   for (Cancellation* const each : under_way) each->cancel();
-  for (BlocksBefore& each : torn_) each.data.clear();
-  left_.notify_all();
+  for (Torn& each : torn_) each.is_void = true;
+  again_.notify_all();
 }
 
 Task<bool> AtomicWrites::drain(TimePoint deadline) {
@@ -174,9 +182,27 @@ Task<bool> AtomicWrites::drain(TimePoint deadline) {
   co_return places_ == 0;
 }
 
+void AtomicWrites::capacity_changed() {
+  const std::uint64_t blocks = device_.geometry().block_count;
+  for (Torn& each : torn_) {
+    const Extent extent = extent_of(each.before);
+    if (extent.end() <= blocks) continue;
+    const std::uint64_t left = extent.first < blocks ? blocks - extent.first : 0;
+    each.before.data.resize(left * device_.geometry().block_bytes);
+  }
+}
+
+Task<bool> AtomicWrites::settle(TimePoint deadline) {
+  content_replaced();
+  bool in_time = true;
+  while ((places_ != 0 || !torn_.empty()) && in_time) in_time = co_await left_.wait_until(deadline);
+  co_return places_ == 0 && torn_.empty();
+}
+
 void AtomicWrites::cancel() {
   closing_.cancel();
   left_.notify_all();
+  again_.notify_all();
 }
 
 Task<bool> AtomicWrites::close(TimePoint deadline) {

@@ -67,23 +67,30 @@ class AtomicWrites {
   Task<bool> drop(Lba first);
 
   // The device has other content, or is about to: writes under way neither take effect nor are
-  // undone.
+  // undone. Torn blocks stay out of reach until the store has dropped them.
   void content_replaced();
-  // Nobody has a place any more. False: not by then.
+  // Blocks behind the end are no longer to be put back.
+  void capacity_changed();
+  // Nobody has a place any more; or nothing of a write is left at all. False: not by then.
   Task<bool> drain(TimePoint deadline);
+  Task<bool> settle(TimePoint deadline);
   void cancel();
   Task<bool> close(TimePoint deadline);  // After cancel().
 
  private:
+  struct Torn {
+    BlocksBefore before;
+    bool is_void = false;  // Only dropped.
+  };
   Extent extent_of(const BlocksBefore& before) const noexcept;
   Task<Completion> put(Extent extent, BufferList data);
   Task<bool> put_back(BlocksBefore before);
-  Task<bool> put_back_run(Extent extent, std::vector<std::byte> data);
+  Task<bool> put_back_run(Extent extent, std::vector<std::byte> data, unsigned content);
   Task<void> mend();
 
   BlockDevice& device_;
-  UnitStore* store_ = nullptr;      // Null: there are none.
-  std::vector<BlocksBefore> torn_;  // Erased by mend() alone.
+  UnitStore* store_ = nullptr;  // Null: there are none.
+  std::vector<Torn> torn_;      // Erased by mend() alone.
   bool starts_ = false;
   bool mends_ = false;
   unsigned contents_ = 0;  // How often it has been replaced.
@@ -91,6 +98,7 @@ class AtomicWrites {
   unsigned places_ = 0;
   unsigned waiting_ = 0;
   Condition left_;
+  Condition again_;  // Ends pauses.
   Cancellation closing_;
   Gate gate_;
 };

@@ -4,6 +4,7 @@
 // RELEASE, SPC-2. The CONTROL byte is zero throughout: NACA is refused (no ACA here).
 #include "scsi/command_table.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "scsi/logical_unit.h"
@@ -237,12 +238,15 @@ bool conflicts(const CommandRow& row, std::span<const std::byte, 16> cdb, Reserv
   return !is_open && !rights.changes;
 }
 
-bool serves_despite_loss(const CommandRow& row, std::span<const std::byte, 16> cdb) {
+bool serves_despite_loss(const CommandRow* row, std::span<const std::byte, 16> cdb) {
   constexpr std::byte kStartStop{0x1B};
+  // WRITE BUFFER, READ BUFFER and LOG SENSE, which are not there.
+  constexpr std::array kUnoffered{std::byte{0x3B}, std::byte{0x3C}, std::byte{0x4D}};
+  if (row == nullptr) return std::ranges::find(kUnoffered, cdb[0]) != kUnoffered.end();
   const bool starts = cdb[0] == kStartStop && (std::to_integer<unsigned>(cdb[4]) & 0xF1U) == 1;
-  const bool replaces = row.opcode == 0x5F && row.service_action == 8;
-  const bool reports_groups = row.opcode == 0xA3 && row.service_action == 0x0A;
-  return starts || replaces || reports_groups || row.is(CommandFlags::kServesDespiteAttention);
+  const bool replaces = row->opcode == 0x5F && row->service_action == 8;
+  const bool reports_groups = row->opcode == 0xA3 && row->service_action == 0x0A;
+  return starts || replaces || reports_groups || row->is(CommandFlags::kServesDespiteAttention);
 }
 
 std::optional<CdbFault> find_cdb_fault(const CommandRow& row, std::span<const std::byte, 16> cdb,

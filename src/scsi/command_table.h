@@ -71,7 +71,7 @@ bool is_operation_code(std::byte opcode);
 bool conflicts(const CommandRow& row, std::span<const std::byte, 16> cdb, ReservedRights rights);
 
 // Whether it is served though persistent reservations are lost (SPC-4 5.13.5.2).
-bool serves_despite_loss(const CommandRow& row, std::span<const std::byte, 16> cdb);
+bool serves_despite_loss(const CommandRow* row, std::span<const std::byte, 16> cdb);
 
 // The blocks that the CDB of a command with a row names; empty where it names none.
 Extent blocks_named_by(const Command& command);

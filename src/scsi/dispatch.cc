@@ -63,7 +63,8 @@ std::optional<Outcome> LogicalUnit::check_work(const Command& command) const {
   }
   if (atomic_writes_.starts()) return refuse(SenseKey::kNotReady, not_ready());
   const Extent extent = blocks_named_by(command);
-  if (!atomic_writes_.is_torn(extent)) return std::nullopt;
+  const bool flushes = command.row->kind == CommandKind::kFlush;
+  if (flushes || !atomic_writes_.is_torn(extent)) return std::nullopt;
   const bool reads = !command.row->is(CommandFlags::kWrites);
   return device_failure(Error::kMediumError, reads ? Operation::kRead : Operation::kWrite,
                         extent.first);
@@ -112,8 +113,7 @@ std::optional<Outcome> LogicalUnit::check(Command& command) {
   }
   if (conflicting) [[unlikely]]
     return conflict();
-  if (persistent_.now.lost && (row == nullptr || !serves_despite_loss(*row, command.cdb)))
-      [[unlikely]] {
+  if (persistent_.now.lost && !serves_despite_loss(row, command.cdb)) [[unlikely]] {
     return refuse(SenseKey::kDataProtect, Additional::kPersistentReservationInformationLost);
   }
   if (row == nullptr || !offers(*row)) {

@@ -45,10 +45,15 @@ void LogicalUnit::restore(UnitStore& store, KeptOfUnit kept) {
   atomic_writes_.restore(store, std::move(kept.blocks));
   if (atomic_writes_.starts()) spawn(invoke_on(home_, atomic_writes_.resume()));
   sanitizer_.restore(store, std::move(kept.sanitize));
-  if (sanitizer_.works()) spawn(invoke_on(home_, sanitizer_.resume()));
+  if (!sanitizer_.works()) return;
+  atomic_writes_.content_replaced();  // Nothing from before comes back.
+  spawn(invoke_on(home_, sanitizer_.resume()));
 }
 
-void LogicalUnit::capacity_changed() { establish(UnitAttention::kCapacityChanged); }
+void LogicalUnit::capacity_changed() {
+  atomic_writes_.capacity_changed();
+  establish(UnitAttention::kCapacityChanged);
+}
 
 LogicalUnitCounters LogicalUnit::counters() const {
   LogicalUnitCounters result = counters_;
@@ -222,7 +227,10 @@ Task<Completion> LogicalUnit::submit(Command& command, Operation operation, Exte
     const bool come = co_await turn->come();
     if (!come) co_return Completion{.error = Error::kCancelled};
   }
-  if ((changes || reads) && is_blocked(extent)) co_return Completion{.error = Error::kNoMemory};
+  if ((changes || reads) && !is_open()) [[unlikely]] {
+    const Error error = blocked(extent);
+    if (error != Error::kNone) co_return Completion{.error = error, .first_bad_lba = extent.first};
+  }
   if (changes) {
     command.writing = extent;
     stable = stable || stable_writes();

@@ -246,10 +246,20 @@ class LogicalUnit {
   [[gnu::cold]] bool is_turned_away(Command& command, std::uint32_t in_set);
   void count(const Command& command, const Outcome& outcome) noexcept;
   bool fenced(const Extent& extent) const noexcept;
-  // Nobody may read or change these blocks now; BUSY.
-  bool is_blocked(const Extent& extent) const noexcept {
-    return (!held_.empty() && fenced(extent)) ||
-           (!atomic_writes_.settled() && atomic_writes_.is_torn(extent));
+  // Nobody may read or change these blocks now: kNoMemory, which is BUSY, behind a fence;
+  // kMediumError where they are torn.
+  Error blocked(const Extent& extent) const noexcept {
+    if (!held_.empty() && fenced(extent)) return Error::kNoMemory;
+    const bool torn = !atomic_writes_.settled() && atomic_writes_.is_torn(extent);
+    return torn ? Error::kMediumError : Error::kNone;
+  }
+  // No blocks are fenced or torn.
+  bool is_open() const noexcept { return held_.empty() && atomic_writes_.settled(); }
+  std::optional<Outcome> refuse_blocked(const Extent& extent, Operation operation) const {
+    const Error error = blocked(extent);
+    if (error == Error::kNone) [[likely]]
+      return std::nullopt;
+    return device_failure(error, operation, extent.first);
   }
   bool holds_its_share() const noexcept;
   Outcome aborted_outcome(const Command& command) const noexcept;

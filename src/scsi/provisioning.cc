@@ -60,7 +60,7 @@ std::optional<Outcome> LogicalUnit::check_unmap_list(const BufferList& list,
     if (total > options_.maximum_unmap_blocks) {
       return invalid_parameter(static_cast<std::uint16_t>(kListHeader + i * kDescriptor + 8));
     }
-    if (is_blocked(extent)) return Outcome{.status = Status::kBusy};
+    if (const auto refused = refuse_blocked(extent, Operation::kUnmap)) return refused;
   }
   return std::nullopt;
 }
@@ -142,7 +142,7 @@ Job LogicalUnit::write_same(Command& command) {
   if (extent.block_count > options_.maximum_write_same_blocks) {
     co_return invalid_cdb(sixteen ? 10 : 7);
   }
-  if (is_blocked(extent)) co_return Outcome{.status = Status::kBusy};
+  if (const auto refused = refuse_blocked(extent, Operation::kWrite)) co_return *refused;
   const auto flags = std::to_integer<unsigned>(command.cdb[1]);
   const bool unmapping = (flags & 0x08U) != 0;
   const bool anchoring = (flags & 0x10U) != 0;

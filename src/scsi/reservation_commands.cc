@@ -163,6 +163,9 @@ Task<Outcome> LogicalUnit::reserve_persistently(Command& command, ReserveRequest
   const bool begun = co_await changing.begin(&command.cancellation);
   if (!begun || command.aborted) co_return Outcome{};
   if (reservation_) co_return conflict();
+  if (persistent_.now.lost && request.action != ReserveAction::kReplaceLostReservation) {
+    co_return refuse(SenseKey::kDataProtect, Additional::kPersistentReservationInformationLost);
+  }
   if (!name_ports(request.initiators)) co_return invalid_parameter(28);
   auto change =
       change_reservations(persistent_.now, request, state_of(command).ports, options_.target_ports);

@@ -57,8 +57,9 @@ Task<Outcome> LogicalUnit::sanitize_all(Command& command, SanitizeOperation oper
   GateHold hold(operations_);
   sanitizer_.claim(std::move(operation));
   co_await abort({.victims = Victims::kEverybody, .by_device_server = true, .except = &command});
-  // Commands that the device has not let go of may still write.
-  if (command.aborted || !held_.empty()) {
+  // Nor does what the device has not let go of write behind it, or what is to be put back.
+  const bool settled = co_await atomic_writes_.settle(home_.now() + kAbortPatience);
+  if (command.aborted || !settled || !held_.empty()) {
     sanitizer_.give_up();
     co_return Outcome{.status = Status::kBusy};
   }
@@ -66,7 +67,6 @@ Task<Outcome> LogicalUnit::sanitize_all(Command& command, SanitizeOperation oper
   if (error != Error::kNone) {
     co_return refuse(SenseKey::kHardwareError, Additional::kInternalTargetFailure);
   }
-  atomic_writes_.content_replaced();
   {
     const GateHold left = std::move(hold);
   }

@@ -74,8 +74,16 @@ std::expected<LogicalUnit::Transfer, Outcome> LogicalUnit::decode_transfer(
       transfer.extent.byte_count(geometry().block_bytes) > options_.maximum_transfer_bytes) {
     return std::unexpected(invalid_cdb(fields.length_byte));
   }
-  if (is_blocked(transfer.extent) || (!held_.empty() && holds_its_share())) {
-    return std::unexpected(Outcome{.status = Status::kBusy});
+  if (!is_open()) [[unlikely]] {
+    const CommandKind kind = command.row->kind;
+    const bool touches = kind != CommandKind::kFlush && kind != CommandKind::kOther;
+    const bool writes = command.row->is(CommandFlags::kWrites);
+    const Operation operation = writes ? Operation::kWrite : Operation::kRead;
+    const auto refused = touches ? refuse_blocked(transfer.extent, operation) : std::nullopt;
+    if (refused) return std::unexpected(*refused);
+    if (!held_.empty() && (fenced(transfer.extent) || holds_its_share())) {
+      return std::unexpected(Outcome{.status = Status::kBusy});
+    }
   }
   return transfer;
 }
@@ -109,18 +117,15 @@ Job LogicalUnit::read(Command& command) {
   if (data.empty()) data = co_await home_.buffers().allocate(blocks * block_bytes);
   if (command.aborted) co_return Outcome{};
   const Extent named{transfer.extent.first, blocks};
-  std::optional<Turn> turn;
-  if (!turns_.empty() && is_hidden(command, named)) [[unlikely]] {
+  // By pieces it takes a turn, or is refused.
+  const bool waits = (!turns_.empty() && is_hidden(command, named)) ||
+                     (!is_open() && blocked(named) != Error::kNone);
+  if (waits) [[unlikely]] {
     data = {};
-    turn.emplace(*this, command, named);
-    const bool come = co_await turn->come();
-    if (!come) co_return Outcome{};
-    if (is_blocked(named)) co_return Outcome{.status = Status::kBusy};
-    data = co_await home_.buffers().allocate(blocks * block_bytes);
-    if (command.aborted) co_return Outcome{};
+    Outcome outcome = co_await read_pieces(command, transfer, wanted);
+    if (outcome.status == Status::kGood) outcome.data_in_bytes = called_for;
+    co_return outcome;
   }
-  if (!atomic_writes_.settled() && is_blocked(named)) [[unlikely]]
-    co_return Outcome{.status = Status::kBusy};
   command.lent = blocks * block_bytes;
   Completion completion = co_await device_.submit({.operation = Operation::kRead,
                                                    .force_unit_access = transfer.force_unit_access,
@@ -129,7 +134,6 @@ Job LogicalUnit::read(Command& command) {
                                                    .data = std::move(data),
                                                    .cancellation = &command.cancellation});
   read_ended(command, named);
-  turn.reset();
   if (completion.error != Error::kNone) {
     transfer.extent.block_count = blocks;
     co_return co_await read_failed(command, std::move(completion), transfer, 0);
@@ -246,8 +250,8 @@ Job LogicalUnit::write(Command& command) {
     if (!come) co_return Outcome{};
   }
   // As in submit(): while the data were on their way, things may have changed.
-  if (is_blocked({transfer.extent.first, blocks})) {
-    co_return Outcome{.status = Status::kBusy};
+  if (!is_open()) [[unlikely]] {
+    if (const auto refused = refuse_blocked(changed, Operation::kWrite)) co_return *refused;
   }
   const bool stable = transfer.force_unit_access || stable_writes();
   if (!stable) ++cached_changes_;

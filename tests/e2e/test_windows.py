@@ -15,7 +15,7 @@ def test_windows_luns_beyond_eight(t):
     numbers = [0, 1, 7, 8, 9, 15, 16, 63, 64, 127, 128, 254, 255, 256, 257, 1000, 16382, 16383]
     sizes = {number: index + 1 for index, number in enumerate(numbers)}
     target = harness.NAME_PREFIX + 'disk'
-    daemon = t.daemon([{'name': 'disk' if number == 0 else f'v{number}', 'size': f'{sizes[number]}MiB',
+    daemon = t.daemon([{'name': f'v{number}' if number else 'disk', 'size': f'{sizes[number]}MiB',
                         'memory': True, 'target': target, 'lun': number} for number in numbers])
     windows = Host(t, daemon)
     listed = host.luns_of(windows.good(host.report_luns(), 4096))

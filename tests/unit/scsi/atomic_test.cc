@@ -378,6 +378,10 @@ Task<void> failing_device(Bench& bench) {
     CHECK(reply.failed_with(SenseKey::kMediumError, Additional::kWriteError));
     reply = co_await bench.send_to_unit(cdb_10(0x28, 0, 2));
     CHECK(reply.data == filled(1024, 9));
+    reply = co_await bench.send_to_unit(cdb_10(0x35, 0, 0));
+    CHECK(reply.good());
+    reply = co_await bench.send_to_unit(cdb_10(0x41, 3, 1), {.out = filled(512, 0)});
+    CHECK(reply.key() == SenseKey::kMediumError);
     reply = co_await bench.send_to_unit(kTestUnitReady);
     CHECK(reply.good());
     co_await bench.unit.home().sleep_for(std::chrono::seconds(6));
@@ -409,7 +413,7 @@ Task<void> failing_before_others(Bench& bench) {
   bench.hung.release();
   for (const auto* each : {read.get(), write.get()}) {
     while (!each->released) co_await bench.unit.home().sleep_for(std::chrono::milliseconds(1));
-    CHECK(each->reply.status == Status::kBusy);
+    CHECK(each->reply.key() == SenseKey::kMediumError);
   }
   co_await atomic->gone();
   bench.faulty.clear();
