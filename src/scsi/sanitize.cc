@@ -8,6 +8,7 @@
 #include "runtime/buffer.h"
 #include "runtime/byte_order.h"
 #include "runtime/executor.h"
+#include "runtime/known.h"
 #include "scsi/unit_store.h"
 #include "scsi/waking.h"
 
@@ -54,21 +55,24 @@ void Sanitizer::restore(UnitStore& store, std::optional<SanitizeOperation> kept)
 
 Task<void> Sanitizer::resume() {
   if (!works_.enter()) co_return;
-  flushed_ = now_->at;
+  flushed_ = known(now_).at;
   kept_at_ = device_.home().now();
   co_await work();
 }
 
 std::uint16_t Sanitizer::progress() const {
   const auto blocks = static_cast<double>(device_.geometry().block_count);
-  const double done = now_->at.pass * blocks + static_cast<double>(now_->at.next);
-  return static_cast<std::uint16_t>(std::min(65535.0, done / (now_->passes * blocks) * 65536.0));
+  const double done = known(now_).at.pass * blocks + static_cast<double>(known(now_).at.next);
+  return static_cast<std::uint16_t>(
+      std::min(65535.0, done / (known(now_).passes * blocks) * 65536.0));
 }
 
 std::optional<SanitizeProgress> Sanitizer::overview() const {
   if (!now_) return std::nullopt;
-  return SanitizeProgress{
-      .method = now_->method, .progress = progress(), .failed = now_->failed, .waits = waits_};
+  return SanitizeProgress{.method = known(now_).method,
+                          .progress = progress(),
+                          .failed = known(now_).failed,
+                          .waits = waits_};
 }
 
 Sense Sanitizer::sense() const {
@@ -129,7 +133,7 @@ Task<Error> Sanitizer::exit_failure() {
 
 void Sanitizer::content_replaced() {
   if (!works()) return;
-  now_->at = flushed_ = {};
+  known(now_).at = flushed_ = {};
   ++contents_;
 }
 
@@ -150,7 +154,7 @@ Task<void> Sanitizer::work() {
   Error error = co_await go_through();
   while (comes_back(error) && !cancellation_.cancelled()) {
     // The device may have lost what it has not flushed.
-    now_->at = flushed_;
+    known(now_).at = flushed_;
     waits_ = error;
     co_await pause(device_.home(), cancellation_, changed_);
     error = co_await go_through();
@@ -172,7 +176,7 @@ Task<void> Sanitizer::work() {
 
 // On from where it is. A pass is on stable storage before the next begins.
 Task<Error> Sanitizer::go_through() {
-  SanitizeOperation& operation = *now_;
+  SanitizeOperation& operation = known(now_);
   while (operation.at.pass < operation.passes) {
     const std::uint64_t blocks = device_.geometry().block_count;
     const bool pass_ended = operation.at.next >= blocks;
@@ -200,7 +204,7 @@ Task<Error> Sanitizer::go_through() {
 
 // A store that fails costs time at the next start only.
 Task<Error> Sanitizer::flush() {
-  const SanitizeOperation::Place at = now_->at;
+  const SanitizeOperation::Place at = known(now_).at;
   const unsigned content = contents_;
   const Completion completion =
       co_await device_.submit({.operation = Operation::kFlush,
@@ -216,17 +220,17 @@ Task<Error> Sanitizer::flush() {
 
 std::uint64_t Sanitizer::most_blocks() const noexcept {
   const Geometry& geometry = device_.geometry();
-  const bool overwrites = now_->method == SanitizeOperation::Method::kOverwrite;
+  const bool overwrites = known(now_).method == SanitizeOperation::Method::kOverwrite;
   const std::uint64_t most = (overwrites ? kOverwriteBytes : kEraseBytes) / geometry.block_bytes;
   if (geometry.maximum_io_blocks == 0) return most;
   return std::min<std::uint64_t>(most, geometry.maximum_io_blocks);
 }
 
 BufferList Sanitizer::content(std::uint64_t block_count, BufferList room) const {
-  const bool inverted = now_->inverts && (now_->passes - now_->at.pass) % 2 == 0;
+  const bool inverted = known(now_).inverts && (known(now_).passes - known(now_).at.pass) % 2 == 0;
   std::vector<std::byte> block(device_.geometry().block_bytes);
   for (std::size_t i = 0; i < block.size(); ++i) {
-    const std::byte each = now_->pattern[i % now_->pattern.size()];
+    const std::byte each = known(now_).pattern[i % known(now_).pattern.size()];
     block[i] = inverted ? ~each : each;
   }
   for (std::uint64_t i = 0; i < block_count; ++i) room.copy_from(block, i * block.size());
@@ -236,7 +240,7 @@ BufferList Sanitizer::content(std::uint64_t block_count, BufferList room) const 
 Task<Completion> Sanitizer::change(Extent extent) {
   const Geometry& geometry = device_.geometry();
   Request request{.extent = extent, .cancellation = &cancellation_};
-  if (now_->method == SanitizeOperation::Method::kOverwrite) {
+  if (known(now_).method == SanitizeOperation::Method::kOverwrite) {
     BufferList room =
         co_await device_.home().buffers().allocate(extent.byte_count(geometry.block_bytes));
     request.operation = Operation::kWrite;

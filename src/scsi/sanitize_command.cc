@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "runtime/byte_order.h"
+#include "runtime/known.h"
 #include "scsi/command_table.h"
 #include "scsi/logical_unit.h"
 
@@ -22,7 +23,7 @@ Job LogicalUnit::sanitize(Command& command) {
   if (!device_.serves())
     co_return device_failure(Error::kNotReady, Operation::kWrite, std::nullopt);
   // A failure in the restricted completion mode ends with another operation in that mode alone.
-  const bool restricted = !sanitizer_.idle() && !sanitizer_.now()->allows_exit;
+  const bool restricted = !sanitizer_.idle() && !known(sanitizer_.now()).allows_exit;
   if (action == kExitFailureMode) {
     if (byte_count != 0) co_return invalid_cdb(7);
     if (restricted) co_return invalid_cdb(1, std::uint8_t{4});
