@@ -354,9 +354,9 @@ Task<void> restart(Executor* home) {
     ServedUnit unit(slow);
     unit.unit.restore(shelf, {});
     co_await unit.start();
-    Bytes list = overwrite_list(Bytes{std::byte{9}});
-    Reply reply = co_await unit.send_to_unit(sanitize(kImmed | kOverwrite, list.size()),
-                                             {.out = std::move(list)});
+    const Bytes list = overwrite_list(Bytes{std::byte{9}});
+    Reply reply =
+        co_await unit.send_to_unit(sanitize(kImmed | kOverwrite, list.size()), {.out = list});
     CHECK(reply.good());
     co_await home->sleep_for(std::chrono::seconds(14));  // Three pieces of four.
     reply = co_await unit.send_to_unit(kTestUnitReady);
