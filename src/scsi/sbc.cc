@@ -12,6 +12,7 @@ namespace sandbay::scsi {
 namespace {
 
 constexpr std::size_t kMostStatusDescriptors = 64;
+constexpr std::size_t kMostStatusLooks = 1024;
 // Of what PRE-FETCH names, the rest is forgone: before it had come, a cache would have thrown out
 // what came first.
 constexpr std::uint64_t kMostPrefetchBytes = std::uint64_t{64} << 20;
@@ -149,7 +150,8 @@ Job LogicalUnit::read_defect_data(Command& command) {
                                        allocation_length);
 }
 
-// SBC-3 5.4.
+// SBC-3 5.4. Runs of one state are one descriptor, however the device cuts them; the answer may end
+// before the medium does.
 Job LogicalUnit::get_lba_status(Command& command) {
   const auto first = big_endian<std::uint64_t>(command.cdb, 2);
   const auto allocation_length = big_endian<std::uint32_t>(command.cdb, 10);
@@ -157,23 +159,36 @@ Job LogicalUnit::get_lba_status(Command& command) {
   if (first >= blocks) co_return illegal(Additional::kLbaOutOfRange);
   const std::size_t room = allocation_length < 24 ? 1 : (allocation_length - 8) / 16;
   const std::size_t most = std::min(room, kMostStatusDescriptors);
-  std::vector<std::byte> data(8);
+  std::vector<ProvisioningRun> runs;
   Lba at = first;
-  for (std::size_t count = 0; count < most && at < blocks; ++count) {
+  for (std::size_t looks = 0; looks < kMostStatusLooks && at < blocks; ++looks) {
+    if (looks % 64 == 63) co_await home_.yield();
     const Result<ProvisioningRun> run = co_await device_.provisioning(at, blocks);
     if (!run) co_return device_failure(run.error(), Operation::kRead);
     if (command.aborted) co_return Outcome{};
-    const std::uint64_t run_blocks =
-        std::min<std::uint64_t>({run->block_count, blocks - at, 0xFFFF'FFFFU});
-    if (run_blocks == 0) break;
-    data.resize(data.size() + 16);
-    const auto descriptor = std::span(data).last(16);
-    put_big_endian(descriptor, 0, at);
-    put_big_endian(descriptor, 8, static_cast<std::uint32_t>(run_blocks));
-    descriptor[12] = run->mapped || !thin() ? std::byte{0x00} : std::byte{0x01};  // Deallocated
-    at += run_blocks;
+    const std::uint64_t count = std::min(run->block_count, blocks - at);
+    const bool mapped = run->mapped || !thin();
+    const bool goes_on = !runs.empty() && runs.back().mapped == mapped &&
+                         runs.back().block_count + count <= 0xFFFF'FFFFU;
+    if (count == 0 || (!goes_on && runs.size() == most)) break;
+    if (goes_on) {
+      runs.back().block_count += count;
+    } else {
+      runs.push_back(
+          {.block_count = std::min<std::uint64_t>(count, 0xFFFF'FFFFU), .mapped = mapped});
+    }
+    at = goes_on ? at + count : at + runs.back().block_count;
   }
+  std::vector<std::byte> data(8 + runs.size() * 16);
   put_big_endian(std::span(data), 0, static_cast<std::uint32_t>(data.size() - 4));
+  at = first;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const auto descriptor = std::span(data).subspan(8 + i * 16, 16);
+    put_big_endian(descriptor, 0, at);
+    put_big_endian(descriptor, 8, static_cast<std::uint32_t>(runs[i].block_count));
+    descriptor[12] = runs[i].mapped ? std::byte{0x00} : std::byte{0x01};  // Deallocated
+    at += runs[i].block_count;
+  }
   co_return co_await return_parameters(command, data, allocation_length);
 }
 
