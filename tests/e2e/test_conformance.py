@@ -109,6 +109,11 @@ def iscsi_test_cu(t, daemon, what, seconds, volume='quickstart'):
     return done.stdout
 
 
+def tests_of_the_tool(t, suite):
+    listed = t.run('iscsi-test-cu', '-l', ok=None).stdout
+    return re.findall(rf'^ALL\.({suite}\.\w+)$', listed, re.M)
+
+
 def suites_of_the_tool(t):
     names = re.findall(r'^ALL\.(\w+)$', t.run('iscsi-test-cu', '-l', ok=None).stdout, re.M)
     return names
@@ -153,19 +158,25 @@ def test_iscsi_test_cu_each_suite_alone(t):
     daemons = [t.daemon(config=QUICKSTART, portals=('127.0.0.1', '127.0.0.1')) for _ in range(2)]
     suites = suites_of_the_tool(t)
     left, results = iter(suites), {}
+    # This LUN is overwritten in about the tool's three seconds: that test is for the five LUNs.
+    alone_in = {'Sanitize': [test for test in tests_of_the_tool(t, 'Sanitize')
+                             if test != 'Sanitize.Reset']}
 
     def run_suites(daemon):
         for suite in left:
             if suite == 'MultipathIO':  # It compares block 256 with zeros that it has not written.
                 write_zeros(t, daemon)
-            results[suite] = parse(iscsi_test_cu(t, daemon, f'ALL.{suite}', SUITE_SECONDS))
+            for what in alone_in.get(suite, [suite]):
+                log = iscsi_test_cu(t, daemon, f'ALL.{what}', SUITE_SECONDS)
+                results.setdefault(suite, {}).update(parse(log))
             daemon.require_alive()
     with concurrent.futures.ThreadPoolExecutor(len(daemons)) as pool:
         for done in [pool.submit(run_suites, daemon) for daemon in daemons]:
             done.result()
     together = {name: outcome for suite in suites for name, outcome in results[suite].items()}
+    together['Sanitize.Reset'] = ('skipped', 'it runs against the five LUNs')
     require_nothing(t, conclude(t, '\niscsi-test-cu, one process a suite', together, 'fixed',
-                                'writable', 'physical', 'quick'))
+                                'writable', 'physical', 'apart'))
     for daemon in daemons:
         t.check(daemon.terminate() == 0, 'SIGTERM ends sandbayd with 0')
 
@@ -174,12 +185,12 @@ def test_iscsi_test_cu_all_in_one_process(t):
     """The quickstart volume with physical blocks of 512 bytes. With larger ones the tool leaves a
     hook in place, where a test fails, that sets byte 13 of every later CDB to 1."""
     t.need('iscsi-test-cu')
-    daemon = t.daemon([{'name': 'quickstart', 'size': '1GiB', 'physical_block_size': 512}],
+    daemon = t.daemon([{'name': 'quickstart', 'size': '64MiB', 'physical_block_size': 512}],
                       portals=('127.0.0.1', '127.0.0.1'))
     results = parse(iscsi_test_cu(t, daemon, 'ALL', ALL_SECONDS))
     daemon.require_alive()
     require_nothing(t, conclude(t, '\niscsi-test-cu, all in one process', results, 'fixed',
-                                'writable', 'single', 'quick'))
+                                'writable', 'single', 'quick', 'small'))
 
 
 # A host overwrites a set in about eight seconds, so that the tool finds SANITIZE under way.
