@@ -97,6 +97,7 @@ Task<bool> AtomicWrites::put_back_run(Extent extent, std::vector<std::byte> data
 
 // What the device has not changed needs neither room nor luck. False: some blocks may still be new.
 Task<bool> AtomicWrites::put_back(BlocksBefore before) {
+  clip(before);
   const unsigned content = contents_;
   const std::size_t block_bytes = device_.geometry().block_bytes;
   const Extent whole = extent_of(before);
@@ -182,14 +183,16 @@ Task<bool> AtomicWrites::drain(TimePoint deadline) {
   co_return places_ == 0;
 }
 
-void AtomicWrites::capacity_changed() {
+// To what the device has of it.
+void AtomicWrites::clip(BlocksBefore& before) const {
   const std::uint64_t blocks = device_.geometry().block_count;
-  for (Torn& each : torn_) {
-    const Extent extent = extent_of(each.before);
-    if (extent.end() <= blocks) continue;
-    const std::uint64_t left = extent.first < blocks ? blocks - extent.first : 0;
-    each.before.data.resize(left * device_.geometry().block_bytes);
-  }
+  if (extent_of(before).end() <= blocks) return;
+  const std::uint64_t left = before.first < blocks ? blocks - before.first : 0;
+  before.data.resize(left * device_.geometry().block_bytes);
+}
+
+void AtomicWrites::capacity_changed() {
+  for (Torn& each : torn_) clip(each.before);
 }
 
 Task<bool> AtomicWrites::settle(TimePoint deadline) {

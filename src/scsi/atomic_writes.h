@@ -83,6 +83,7 @@ class AtomicWrites {
     bool is_void = false;  // Only dropped.
   };
   Extent extent_of(const BlocksBefore& before) const noexcept;
+  void clip(BlocksBefore& before) const;
   Task<Completion> put(Extent extent, BufferList data);
   Task<bool> put_back(BlocksBefore before);
   Task<bool> put_back_run(Extent extent, std::vector<std::byte> data, unsigned content);

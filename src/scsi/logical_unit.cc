@@ -136,26 +136,14 @@ Outcome LogicalUnit::device_failure(Error error, Operation operation,
       sense.key = SenseKey::kAbortedCommand;
       sense.additional = Additional::kLogicalUnitCommunicationTimeout;
       break;
-    case Error::kNotReady:
-    case Error::kNotFound:
-    case Error::kClosed:
-    case Error::kReset:
-    case Error::kRefused:
-    case Error::kUnreachable:
-      sense.key = SenseKey::kNotReady;
-      sense.additional = not_ready();
-      break;
     case Error::kOutOfRange:
       sense.key = SenseKey::kIllegalRequest;
       sense.additional = Additional::kLbaOutOfRange;
       break;
-    case Error::kNone:
-    case Error::kAddressInUse:
-    case Error::kExists:
-    case Error::kInvalid:
-    case Error::kUnsupported:
-    case Error::kHardware:
-      break;
+    default:
+      if (!is_away(error)) break;
+      sense.key = SenseKey::kNotReady;
+      sense.additional = not_ready();
   }
   return check_condition(sense);
 }

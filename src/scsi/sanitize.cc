@@ -192,7 +192,9 @@ Task<Error> Sanitizer::go_through() {
     const Extent extent{operation.at.next, std::min(most_blocks(), blocks - operation.at.next)};
     const Completion completion = co_await change(extent);
     if (cancellation_.cancelled()) co_return Error::kCancelled;
-    if (content == contents_) {
+    // Behind the end of a device that has just become smaller nothing is left to do.
+    const bool fits = extent.end() <= device_.geometry().block_count;
+    if (content == contents_ && fits) {
       if (completion.error != Error::kNone) co_return completion.error;
       waits_ = Error::kNone;
       operation.at.next = extent.end();

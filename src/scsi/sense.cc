@@ -1,6 +1,9 @@
 // Encoding of sense data: SPC-4 clause 4.5.2 (descriptor format) and 4.5.3 (fixed format).
 #include "scsi/sense.h"
 
+#include <algorithm>
+#include <array>
+
 #include "runtime/byte_order.h"
 
 namespace sandbay::scsi {
@@ -63,23 +66,16 @@ std::size_t encode_descriptors(const Sense& sense, std::span<std::byte> target) 
 
 }  // namespace
 
+bool is_away(Error error) {
+  constexpr std::array kAway{Error::kNotReady, Error::kNotFound, Error::kClosed,
+                             Error::kReset,    Error::kRefused,  Error::kUnreachable};
+  return std::ranges::find(kAway, error) != kAway.end();
+}
+
 bool comes_back(Error error) {
-  switch (error) {
-    case Error::kCancelled:
-    case Error::kTimedOut:
-    case Error::kReadOnly:
-    case Error::kPermission:
-    case Error::kNotReady:
-    case Error::kNotFound:
-    case Error::kClosed:
-    case Error::kReset:
-    case Error::kRefused:
-    case Error::kUnreachable:
-    case Error::kNoMemory:
-      return true;
-    default:
-      return false;
-  }
+  constexpr std::array kPassing{Error::kCancelled, Error::kTimedOut, Error::kReadOnly,
+                                Error::kPermission, Error::kNoMemory};
+  return is_away(error) || std::ranges::find(kPassing, error) != kPassing.end();
 }
 
 SenseData SenseData::encode(const Sense& sense, bool descriptor_format) {

@@ -116,6 +116,8 @@ struct Sense {
   std::optional<std::uint16_t> progress;  // NOT READY: of 65536.
 };
 
+// Whether this says that a device is not there, or cannot serve now: NOT READY.
+bool is_away(Error error);
 // Whether a device that has failed so may serve the same request later, by itself or when an
 // operator lets it.
 bool comes_back(Error error);

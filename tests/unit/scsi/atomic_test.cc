@@ -346,6 +346,18 @@ Task<void> put_back(Bench& bench) {
   CHECK(reply.data == joined(joined(filled(2048, 4), filled(1024, 9)), filled(512, 6)));
 }
 
+// Blocks behind the end of a unit that was made smaller are forgotten.
+Task<void> put_back_at_the_end(Bench& bench) {
+  Shelf& shelf = bench.shelf;
+  shelf.kept.blocks = {{.first = kBenchBlocks - 1, .data = filled(1024, 4)},
+                       {.first = kBenchBlocks + 7, .data = filled(512, 6)}};
+  bench.unit.restore(shelf, shelf.kept);
+  co_await bench.unit.home().sleep_for(std::chrono::seconds(1));
+  CHECK(shelf.kept.blocks.empty());
+  const Reply reply = co_await bench.send_to_unit(cdb_10(0x28, kBenchBlocks - 1, 1));
+  CHECK(reply.data == filled(512, 4));
+}
+
 // Blocks that a device has not changed need no room of it to be as before.
 Task<void> no_room(Bench& bench) {
   bench.unit.restore(bench.shelf, {});
@@ -575,6 +587,9 @@ Task<void> keep_others_out(Bench& bench) {
 
 TEST_CASE("WRITE ATOMIC writes at once", "[scsi][atomic]") { on_bench(write_whole); }
 TEST_CASE("WRITE ATOMIC is undone at the next start", "[scsi][atomic]") { on_bench(put_back); }
+TEST_CASE("WRITE ATOMIC before a unit is made smaller", "[scsi][atomic]") {
+  on_bench(put_back_at_the_end);
+}
 TEST_CASE("WRITE ATOMIC on a device that fails", "[scsi][atomic]") { on_bench(failing_device); }
 TEST_CASE("WRITE ATOMIC on a device without room", "[scsi][atomic]") { on_bench(no_room); }
 TEST_CASE("WRITE ATOMIC that fails before others", "[scsi][atomic]") {
